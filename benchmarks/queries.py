@@ -39,7 +39,7 @@ from logs_ui.app.web import urls
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Dimension, Measure
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where
-from logs_ui.recorder.queries.search.search_index import catch_up
+from logs_ui.recorder.queries.search.index import catch_up
 from logs_ui.recorder.storage.database import reading_engine
 
 sys.path.append(str(Path(__file__).parent.parent))

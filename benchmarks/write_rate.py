@@ -14,7 +14,7 @@ machine changes little. What the training's process spends:
 - handing over: `Writer.put`, on the caller's thread;
 - sending: what was seen becomes bytes, and these go, in the writer's thread;
 
-and, measured apart in one thread, what the helper process spends (see `recorder/delivery/helper/helper_process.py`):
+and, measured apart in one thread, what the helper process spends (see `recorder/delivery/helper/process.py`):
 
 - encoding: the bytes become a row: attribution, messages, actions, facts of its actions, JSON (Python);
 - packing: facts of its texts and tokens, compression (numpy, zstd);
@@ -45,10 +45,10 @@ import orjson
 from logs_ui.recorder import OpenRun, flush, load_run, start_run
 from logs_ui.recorder.delivery import writer as writers
 from logs_ui.recorder.delivery.committer import Committer, CommitterParcel
-from logs_ui.recorder.delivery.helper.helper_client import SentParcel
+from logs_ui.recorder.delivery.helper.client import SentParcel
 from logs_ui.recorder.delivery.helper.spawn import HelperProcess
 from logs_ui.recorder.delivery.outlet import Counts
-from logs_ui.recorder.delivery.wire.wire_jobs import Wire
+from logs_ui.recorder.delivery.wire.jobs import Wire
 from logs_ui.recorder.delivery.writer import writer_for
 from logs_ui.recorder.storage.limits import Limits
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from logs_ui.recorder.analysis.diagnose import diagnose
-    from logs_ui.recorder.analysis.export.export_files import export_run
+    from logs_ui.recorder.analysis.export.files import export_run
     from logs_ui.recorder.analysis.export.partitions import export_partitions
     from logs_ui.recorder.analysis.frames import load_image, load_run, load_runs, load_scalars
     from logs_ui.recorder.analysis.rescore.rescore import rescore
@@ -83,7 +83,7 @@ __all__ = [
 
 _NAMES = {
     "analysis.diagnose": ("diagnose",),
-    "analysis.export.export_files": ("export_run",),
+    "analysis.export.files": ("export_run",),
     "analysis.export.partitions": ("export_partitions",),
     "analysis.frames": ("load_image", "load_run", "load_runs", "load_scalars"),
     "analysis.rescore.rescore": ("rescore",),

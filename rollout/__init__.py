@@ -3,8 +3,8 @@
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from logs_ui.rollout.evaluations.evaluation_report import Report
     from logs_ui.rollout.evaluations.evaluations import Evaluation, evaluation
+    from logs_ui.rollout.evaluations.report import Report
     from logs_ui.rollout.evaluations.scoring import EvaluationRow
     from logs_ui.rollout.functions.harness_adapter import ExactHarnessAdapter
     from logs_ui.rollout.functions.harness_rollouts import harness_model_step, harness_rollout_func
@@ -39,7 +39,7 @@ __all__ = [
 ]
 
 _NAMES = {
-    "evaluations.evaluation_report": ("Report",),
+    "evaluations.report": ("Report",),
     "evaluations.evaluations": ("Evaluation", "evaluation"),
     "evaluations.scoring": ("EvaluationRow",),
     "functions.harness_adapter": ("ExactHarnessAdapter",),

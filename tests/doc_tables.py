@@ -9,7 +9,7 @@ from logs_ui.recorder.analysis.frames import RUN_COLUMNS
 from logs_ui.recorder.analysis.rescore.rescore import RESCORED_COLUMNS
 from logs_ui.recorder.audit.run_audit import CHECKS
 from logs_ui.recorder.diagnosis import CAUSES, DIAGNOSTICS, checks
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Field
+from logs_ui.recorder.queries.filters.fields import FIELDS, Field
 from logs_ui.recorder.queries.rollout_columns import COLUMNS, Column
 
 _DOCS = Path(__file__).parent.parent / "docs"

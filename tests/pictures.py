@@ -12,7 +12,7 @@ from pathlib import Path
 
 from playwright.sync_api import expect, sync_playwright
 
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from tests.faults.realistic.registry import PAGES
 from tests.support.chromium import chromium
 from tests.support.hostile import record_huge, record_many

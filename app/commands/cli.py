@@ -16,14 +16,14 @@ import typer
 from rich.markup import escape
 from rich.progress import TextColumn
 
-from logs_ui.app.commands.audit_command import audit
-from logs_ui.app.commands.db_commands import db as db_commands
-from logs_ui.app.commands.diagnose_command import diagnose
-from logs_ui.app.commands.eval_command import evaluate
+from logs_ui.app.commands.audit import audit
+from logs_ui.app.commands.db import db as db_commands
+from logs_ui.app.commands.diagnose import diagnose
+from logs_ui.app.commands.eval import evaluate
 from logs_ui.app.commands.import_command import import_rollouts
-from logs_ui.app.commands.prune_command import prune
-from logs_ui.app.commands.rescore_command import rescore
-from logs_ui.app.commands.run_command import run
+from logs_ui.app.commands.prune import prune
+from logs_ui.app.commands.rescore import rescore
+from logs_ui.app.commands.run import run
 from logs_ui.app.commands.terminal import Database, RunName, err, out, progress_bar, say, say_without_terminal, working
 from logs_ui.app.parts.figures import plural
 from logs_ui.recorder.errors import DatabaseError, LogsUIError, NoDatabaseError, RefusedDatabaseError
@@ -112,7 +112,7 @@ def serve(
     ] = False,
 ) -> None:
     """Serve the dashboard; it follows a training live."""
-    from logs_ui.app.commands.serve_command import serve as serve_dashboard
+    from logs_ui.app.commands.serve import serve as serve_dashboard
 
     address = database_address(db)
     _wait_for(address)
@@ -142,7 +142,7 @@ def demo(
         _train_demo(address, steps)
         _say_how_to_browse(address)
         return
-    from logs_ui.app.commands.serve_command import BackgroundServer
+    from logs_ui.app.commands.serve import BackgroundServer
 
     with BackgroundServer(address, port=port) as server:  # before anything is made: its port may be in use
         writing_engine(address).dispose()
@@ -193,7 +193,7 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite a file, or a partitioned run.")] = False,  # noqa: FBT002 - a flag
 ) -> None:
     """Write a run's rollouts to a file, one row per rollout, or to a folder of Parquet files."""
-    from logs_ui.recorder.analysis.export.export_files import export_run
+    from logs_ui.recorder.analysis.export.files import export_run
     from logs_ui.recorder.analysis.export.partitions import export_partitions
 
     if (output is None) == (otlp is None):

@@ -4,21 +4,37 @@ from typing import Final
 
 from fastapi import APIRouter
 
-from logs_ui.app.pages.compare import compare_runs_page
-from logs_ui.app.pages.groups import compare_rollouts_page, group_page, groups_page
-from logs_ui.app.pages.overview import overview_page
-from logs_ui.app.pages.rollout import rollout_page
-from logs_ui.app.pages.rollouts import export_page, rollouts_page, saved_views, suggestions
-from logs_ui.app.pages.runs import runs_page
+from logs_ui.app.pages.compare import page as compare_runs_page
+from logs_ui.app.pages.groups import compare_rollouts_page, group_page
+from logs_ui.app.pages.groups import page as groups_page
+from logs_ui.app.pages.overview import page as overview_page
+from logs_ui.app.pages.rollout import page as rollout_page
+from logs_ui.app.pages.rollouts import export_page, saved_views, suggestions
+from logs_ui.app.pages.rollouts import page as rollouts_page
+from logs_ui.app.pages.runs import page as runs_page
 from logs_ui.app.pages.why import (
-    why_actions,
-    why_audit,
-    why_page,
-    why_rewards,
-    why_settings,
-    why_tab,
-    why_tasks,
-    why_trained,
+    actions as why_actions,
+)
+from logs_ui.app.pages.why import (
+    audit as why_audit,
+)
+from logs_ui.app.pages.why import (
+    page as why_page,
+)
+from logs_ui.app.pages.why import (
+    rewards as why_rewards,
+)
+from logs_ui.app.pages.why import (
+    settings as why_settings,
+)
+from logs_ui.app.pages.why import (
+    tab as why_tab,
+)
+from logs_ui.app.pages.why import (
+    tasks as why_tasks,
+)
+from logs_ui.app.pages.why import (
+    trained as why_trained,
 )
 from logs_ui.app.parts import notes_forms
 

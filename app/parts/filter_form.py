@@ -14,9 +14,8 @@ from logs_ui.app.web.urls import LONGEST, Pairs
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import RunSummary
-from logs_ui.recorder.queries.filters import filter_language as where
-from logs_ui.recorder.queries.filters.filter_fields import Kind
-from logs_ui.recorder.queries.filters.filter_values import print_number, print_time
+from logs_ui.recorder.queries.filters import language as where
+from logs_ui.recorder.queries.filters.fields import Kind
 from logs_ui.recorder.queries.filters.rollout_filter import (
     ByColumn,
     Order,
@@ -26,6 +25,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import (
     parse_filter,
     print_where,
 )
+from logs_ui.recorder.queries.filters.values import print_number, print_time
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState, Status
 

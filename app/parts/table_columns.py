@@ -9,8 +9,8 @@ from logs_ui.app.parts.words import ended_by
 from logs_ui.recorder.diagnosis.waterfall import cause_of
 from logs_ui.recorder.labels import attribute_text
 from logs_ui.recorder.queries import rollout_columns
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC
-from logs_ui.recorder.queries.filters.filter_fields import Kind as FieldKind
+from logs_ui.recorder.queries.filters.fields import FIELDS, NUMERIC
+from logs_ui.recorder.queries.filters.fields import Kind as FieldKind
 from logs_ui.recorder.queries.filters.terms import print_key
 from logs_ui.recorder.queries.rollout_columns import Kind
 from logs_ui.recorder.spelling import misspelt, shortened

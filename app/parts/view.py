@@ -12,8 +12,8 @@ from logs_ui.app.web import urls
 from logs_ui.app.web.urls import Pairs
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Dimension, Measure
-from logs_ui.recorder.queries.filters.filter_fields import COMPARED, Kind
-from logs_ui.recorder.queries.filters.filter_language import split_name
+from logs_ui.recorder.queries.filters.fields import COMPARED, Kind
+from logs_ui.recorder.queries.filters.language import split_name
 from logs_ui.recorder.queries.filters.rollout_filter import check_word
 from logs_ui.recorder.queries.pivot import HIGHEST, LOWEST
 from logs_ui.recorder.storage.notes_tables import SavedView

@@ -8,7 +8,7 @@ from logs_ui.recorder.diagnosis import report
 from logs_ui.recorder.diagnosis.tables.training_outcome import Outcome
 from logs_ui.recorder.diagnosis.waterfall import Cause
 from logs_ui.recorder.queries import Dimension, GroupSort, Kind, Measure, RunSummary
-from logs_ui.recorder.queries.filters.filter_chips import FilterPart
+from logs_ui.recorder.queries.filters.chips import FilterPart
 from logs_ui.recorder.queries.filters.rollout_filter import ByColumn, Order, Scored, Sort, read_sort
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import LossCause, RunState, SentPrompt, Status, StopReason

@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool.ingest import Ingester
 
 _log = logging.getLogger(__name__)
 _PATIENCE = 30.0  # seconds after a failure

@@ -6,7 +6,7 @@ from contextlib import suppress
 from logs_ui.app.web.background import Background
 from logs_ui.app.web.open_database import Source
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.queries.search.search_index import SearchIndex
+from logs_ui.recorder.queries.search.index import SearchIndex
 from logs_ui.recorder.storage.address import Address
 
 _STEP_REST = 0.02  # seconds after each step

@@ -19,7 +19,7 @@ from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import errors_in_plain_words, reading_engine
 from logs_ui.recorder.storage.database import identity as identity_of
 from logs_ui.recorder.storage.missing_columns import is_outdated
-from logs_ui.recorder.storage.postgres.postgres_rights import NONE, Rights, rights_of
+from logs_ui.recorder.storage.postgres.rights import NONE, Rights, rights_of
 from logs_ui.recorder.storage.sidecars import FileIdentity
 from logs_ui.recorder.storage.tables import Run
 

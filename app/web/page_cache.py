@@ -14,7 +14,7 @@ from sqlalchemy import Connection, Engine
 from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import Facets, RunSummary, background_refresh
-from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
+from logs_ui.recorder.queries.filters.fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.sql import selection
 from logs_ui.recorder.storage.tables import Run

@@ -13,7 +13,7 @@ from urllib.parse import quote, urlencode
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Cursor, RunFilter
-from logs_ui.recorder.queries.filters.filter_language import FINDING, WHERE
+from logs_ui.recorder.queries.filters.language import FINDING, WHERE
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort, parse_where, print_filter
 from logs_ui.recorder.queries.filters.terms import Range, Term
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.peers.peer import TOKENS, Peer, Row, main
 from logs_ui.recorder import flush, load_run, queries, start_run
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
-from logs_ui.recorder.queries.search.search_index import catch_up
+from logs_ui.recorder.queries.search.index import catch_up
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.database import reading_engine
 

@@ -5,7 +5,7 @@ import os
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.opened_runs import opened, opened_database
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.queries.filters.filter_language import with_findings
+from logs_ui.recorder.queries.filters.language import with_findings
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
 
 

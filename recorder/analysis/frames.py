@@ -1,4 +1,4 @@
-"""Loads rollouts, runs and scalars as pandas DataFrames. `export_files.py` writes rollouts to files.
+"""Loads rollouts, runs and scalars as pandas DataFrames. `export/files.py` writes rollouts to files.
 
 pandas is imported where it is used, because recording, inside the training process, does not need it.
 """

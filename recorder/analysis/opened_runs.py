@@ -10,9 +10,9 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.progress_bar import waiting
 from logs_ui.recorder.delivery.writer import flush_before_reading
 from logs_ui.recorder.errors import RunNotFoundError
-from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
+from logs_ui.recorder.queries.filters.fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
-from logs_ui.recorder.queries.search.search_index import catch_up
+from logs_ui.recorder.queries.search.index import catch_up
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, reading_engine
 from logs_ui.recorder.storage.tables import Run

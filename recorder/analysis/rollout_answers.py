@@ -9,7 +9,7 @@ from sqlalchemy.orm import Session
 
 from logs_ui.recorder.diagnosis.answers import Answer, final_answer, reference_of
 from logs_ui.recorder.queries.common import Database
-from logs_ui.recorder.queries.search.search_index import CONTENTS
+from logs_ui.recorder.queries.search.index import CONTENTS
 from logs_ui.recorder.settings import Settings
 from logs_ui.recorder.storage.payload import unpack_content
 from logs_ui.recorder.storage.tables import EvaluationRow

@@ -21,13 +21,13 @@ from logs_ui.recorder.capture.model_answers import Sequence as Answer
 from logs_ui.recorder.capture.observed_images import observed
 from logs_ui.recorder.capture.rollout_output import Output, checked_output, copied_row, token_ids
 from logs_ui.recorder.capture.strands import Scope, Strand, enter_scope, leave_scope, scoped
-from logs_ui.recorder.delivery.wire.wire_jobs import Wire
+from logs_ui.recorder.delivery.wire.jobs import Wire
 from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.errors import DatabaseError, LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
+from logs_ui.recorder.rows.jobs import ColumnsJob, FailedJob, FinishedJob, RunningJob, reward_columns
 from logs_ui.recorder.rows.rollout_call import OpenCall, Parse, RolloutCall, RowOptions, TokenizerSource
-from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, FinishedJob, RunningJob, reward_columns
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.snapshot import column, one_line, plain_settings, snapshot
 from logs_ui.recorder.snapshot import name as shortened

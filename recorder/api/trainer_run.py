@@ -25,8 +25,8 @@ from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.redaction import masked
+from logs_ui.recorder.rows.jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.rows.rollout_call import OpenCall, TokenizerSource
-from logs_ui.recorder.rows.row_jobs import ColumnsJob, FailedJob, ReturnedJob, RunningJob
 from logs_ui.recorder.rows.task_names import asked_key, name_task, prompt_task, returned_tasks
 from logs_ui.recorder.snapshot import plain_settings, snapshot
 from logs_ui.recorder.storage.changes import RunChange

@@ -25,7 +25,7 @@ _TOKEN_KEYS = ("prompt_ids", "completion_ids", "logprobs", "env_mask")
 if TYPE_CHECKING:
     Row: TypeAlias = Any
 else:
-    Row = Raw  # decoded, a row of numbers stays in one piece until it is an array: see wire_arrays.py
+    Row = Raw  # decoded, a row of numbers stays in one piece until it is an array: see wire/arrays.py
 
 
 class OutputError(Exception):

@@ -1,7 +1,7 @@
 """Turns jobs into committed rows, in the thread that calls it: the helper process's main thread, or the writer's thread
 of a training without a helper process.
 
-The last part of a job's path: a job becomes changes (`rows/row_changes.py`), these a packed batch (`rows/packing.py`),
+The last part of a job's path: a job becomes changes (`rows/changes.py`), these a packed batch (`rows/packing.py`),
 and the batch an entry, which goes into the database or onto the disk (`storage/spool/durable_outlet.py`).
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from logs_ui.recorder.delivery.job_queue import Job, changes_of
 from logs_ui.recorder.delivery.outlet import Counts, Handover
-from logs_ui.recorder.delivery.wire.wire_jobs import Wire
+from logs_ui.recorder.delivery.wire.jobs import Wire
 from logs_ui.recorder.errors import LogsUIError, RefusedDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.packing import RowDraft, packed
@@ -21,9 +21,9 @@ from logs_ui.recorder.storage.changes import Batch, Change, EntryNumber
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.spool.durable_outlet import Storage
-from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures
-from logs_ui.recorder.storage.spool.spool_files import new_writer_name
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool.entry import Entry, Failures
+from logs_ui.recorder.storage.spool.files import new_writer_name
+from logs_ui.recorder.storage.spool.ingest import Ingester
 
 logger = logging.getLogger("logs_ui")
 
@@ -78,7 +78,7 @@ def _packed(changes: list[Change | RowDraft]) -> tuple[Batch, int]:
 
 
 def entry_of(left: Entry) -> Entry:
-    """Make the batch of an entry that has frames only. Raise msgspec.DecodeError as `spool_entry.decoded`."""
+    """Make the batch of an entry that has frames only. Raise msgspec.DecodeError as `spool.entry.decoded`."""
     wire, changes = Wire(), list[Change | RowDraft]()
     for job in map(wire.job, left.frames):  # not under the guard: what cannot be read stays on disk
         with guard("encoding what was recorded"):

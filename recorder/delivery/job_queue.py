@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, cast
 
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.rows.row_jobs import RowsJob
+from logs_ui.recorder.rows.jobs import RowsJob
 from logs_ui.recorder.storage.changes import Change
 from logs_ui.recorder.storage.limits import Limits
 
@@ -55,7 +55,7 @@ def changes_of(job: Job) -> "Iterable[Change | RowDraft]":
     if not isinstance(job, RowsJob):
         return cast("ChangesJob", job).changes()
     # Loads attribution and tokenizers, which a training with a helper process does not need.
-    from logs_ui.recorder.rows import row_changes
+    from logs_ui.recorder.rows import changes as row_changes
 
     return row_changes.changes_of(job)
 

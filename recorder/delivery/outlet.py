@@ -1,6 +1,6 @@
 """Defines `Outlet`, which the writer's thread writes to. There are two kinds, and the writer treats them alike.
 
-`HelperClient` (helper/helper_client.py) sends jobs to the helper process. `Committer` (committer.py) turns them into
+`HelperClient` (helper/client.py) sends jobs to the helper process. `Committer` (committer.py) turns them into
 committed rows itself: in the helper process, and in the training if no helper process can be started or none is wanted.
 """
 

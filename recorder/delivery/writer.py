@@ -4,11 +4,11 @@ parcels, to an outlet: the helper process, or a committer in this process if the
 From a call to a commit, what is recorded is in five containers, one after the other:
 
     container   holds                                     made in, by
-    job         calls, outputs, columns, as they were     the training's threads: rows/row_jobs.py
-    parcel      jobs as bytes (MessagePack)               the writer's thread: helper_client.py, wire_jobs.py
-    row draft   columns, messages, tokens of one row      the helper process: row_changes.py, row_builder.py
+    job         calls, outputs, columns, as they were     the training's threads: rows/jobs.py
+    parcel      jobs as bytes (MessagePack)               the writer's thread: helper/client.py, wire/jobs.py
+    row draft   columns, messages, tokens of one row      the helper process: rows/changes.py, rows/builder.py
     batch       row changes: columns, packed payloads     the helper process: packing.py
-    entry       a batch and its number                    the helper process: committer.py, spool_entry.py
+    entry       a batch and its number                    the helper process: committer.py, spool/entry.py
 
 The helper process decodes a parcel's bytes into the same jobs again. Without a helper process there are no bytes, and
 the writer's thread does what the helper process does.
@@ -24,10 +24,10 @@ from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from logs_ui.recorder.delivery.helper.helper_client import HelperClient, is_wanted
+from logs_ui.recorder.delivery.helper.client import HelperClient, is_wanted
 from logs_ui.recorder.delivery.job_queue import FollowedJob, Job, JobQueue
 from logs_ui.recorder.delivery.outlet import Counts, Handover, Outlet
-from logs_ui.recorder.delivery.wire.wire_jobs import Wire
+from logs_ui.recorder.delivery.wire.jobs import Wire
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.storage.address import Address, absolute, db_option, masked_address, needs_no_look
@@ -52,7 +52,7 @@ class Writer:
     """Writes what is recorded to one database, for all runs of this process.
 
     A job that was handed over is durable within a fraction of a second; `flush` waits for it. A locked, full or missing
-    database is tried again for as long as the process lives. Meanwhile entries wait on disk (`spool_files.py`), and are
+    database is tried again for as long as the process lives. Meanwhile entries wait on disk (`spool/files.py`), and are
     stored once that is possible, by any process; if the disk is full, jobs wait in memory, bounded in bytes
     (`job_queue.py`). An address that can never be a database of logs-ui is given up: all jobs are dropped.
     """

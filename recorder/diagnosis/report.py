@@ -14,7 +14,7 @@ from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.waterfall import Waterfall
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.queries.filters.filter_language import FINDING, READABLE
+from logs_ui.recorder.queries.filters.language import FINDING, READABLE
 from logs_ui.recorder.snapshot import visible
 from logs_ui.recorder.spelling import misspelt, shortened
 

@@ -37,7 +37,7 @@ from logs_ui.recorder.queries.groups import (
     run_of,
 )
 from logs_ui.recorder.queries.headers import headers
-from logs_ui.recorder.queries.notes_queries import (
+from logs_ui.recorder.queries.notes import (
     NOTHING,
     Annotated,
     Annotation,

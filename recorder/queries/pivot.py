@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import LARGE, Database, newest_ids
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS
-from logs_ui.recorder.queries.filters.filter_language import split_name
+from logs_ui.recorder.queries.filters.fields import FIELDS
+from logs_ui.recorder.queries.filters.language import split_name
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.sql import derived, matching, selection
 from logs_ui.recorder.queries.sql.matching import Marks

@@ -10,7 +10,7 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import Database
-from logs_ui.recorder.queries.notes_queries import NOTHING, Annotation, run_annotations
+from logs_ui.recorder.queries.notes import NOTHING, Annotation, run_annotations
 from logs_ui.recorder.queries.rollout_list import Cursor
 from logs_ui.recorder.queries.run_totals import Totals
 from logs_ui.recorder.queries.runs import RunSummary, known_totals, summary

@@ -10,12 +10,12 @@ from sqlmodel import col
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.common import Database, distinct
 from logs_ui.recorder.queries.comparison import scalar_names
-from logs_ui.recorder.queries.filters import filter_language
-from logs_ui.recorder.queries.filters.filter_fields import ALIASES, FIELDS
+from logs_ui.recorder.queries.filters import language as filter_language
+from logs_ui.recorder.queries.filters.fields import ALIASES, FIELDS
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_known, named_in
 from logs_ui.recorder.queries.filters.terms import print_key
 from logs_ui.recorder.queries.notebook import tagged
-from logs_ui.recorder.queries.notes_queries import known_tags, load_sets
+from logs_ui.recorder.queries.notes import known_tags, load_sets
 from logs_ui.recorder.queries.sql.matching import has_key
 from logs_ui.recorder.spelling import misspelt, shortened
 from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics

@@ -12,8 +12,8 @@ from logs_ui.recorder.capture.stop_causes import reason_of_text
 from logs_ui.recorder.redaction import without_keys
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
 from logs_ui.recorder.rows.chat_parser import calls_in
+from logs_ui.recorder.rows.numbers import MOVES, is_answer
 from logs_ui.recorder.rows.rollout_call import RowOptions
-from logs_ui.recorder.rows.row_numbers import MOVES, is_answer
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import Status, StopReason
 

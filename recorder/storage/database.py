@@ -1,5 +1,5 @@
 """Opens a database, SQLite or PostgreSQL, and turns SQL errors into plain words. Queries are in `queries/`, writes in
-`writes/`; `sqlite_engine.py` and `postgres_engine.py` hold what differs.
+`writes/`; `sqlite/engine.py` and `postgres/engine.py` hold what differs.
 
 Where there is no file, or no tables in it yet, an engine that does not create them raises NoDatabaseError. Each raises
 RefusedDatabaseError for a database that is not ours, of a newer schema or of before 0.1.0, which stays as it was, to
@@ -16,10 +16,10 @@ from sqlalchemy.exc import DBAPIError
 
 from logs_ui.recorder.storage import sidecars
 from logs_ui.recorder.storage.address import Address
-from logs_ui.recorder.storage.postgres import postgres_engine
+from logs_ui.recorder.storage.postgres import engine as postgres_engine
 from logs_ui.recorder.storage.schema import Purpose
 from logs_ui.recorder.storage.sidecars import FileIdentity, Sidecar
-from logs_ui.recorder.storage.sqlite import sqlite_engine
+from logs_ui.recorder.storage.sqlite import engine as sqlite_engine
 
 _PATIENCE = 30.0  # seconds
 

@@ -119,7 +119,7 @@ def identity(db: Path) -> tuple[FileIdentity | None, ...]:
 
 
 def file_identity(file: Path, *, frozen: bool = False) -> FileIdentity | None:
-    # A file in a read-only folder is opened as if it never changed (see `sqlite_engine._read_mode`); if another user
+    # A file in a read-only folder is opened as if it never changed (see `sqlite.engine._read_mode`); if another user
     # writes it all the same, old connections must not be used any more.
     try:
         status = file.stat()

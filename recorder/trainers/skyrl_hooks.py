@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.trainers.trainer_samples import record_samples, run_of
+from logs_ui.recorder.trainers.samples import record_samples, run_of
 
 
 def recorded(logger: Any, config: Any) -> Any:

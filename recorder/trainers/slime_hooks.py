@@ -9,7 +9,7 @@ from typing import Any
 
 from logs_ui.recorder.api.start_run import OpenRun
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.trainers.trainer_samples import record_samples, run_of
+from logs_ui.recorder.trainers.samples import record_samples, run_of
 
 _FINISHES = {"completed": "stop", "truncated": "length", "aborted": "abort", "failed": "error"}
 _SAMPLING = {"temperature": "temperature", "top_p": "top_p", "top_k": "top_k", "max_tokens": "max_response_len"}

@@ -12,7 +12,7 @@ from typing import Any
 from logs_ui.recorder.api.start_run import OpenRun
 from logs_ui.recorder.capture.instruments.patch import patch, patches
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.trainers.trainer_samples import end_run, record_samples, run_of
+from logs_ui.recorder.trainers.samples import end_run, record_samples, run_of
 
 _TENSORS = ("prompts", "responses", "loss_mask", "rollout_log_probs", "advantages", "rm_scores")
 _DATASET = ("data_source", "reward_model", "extra_info", "ability")

@@ -11,16 +11,16 @@ from sqlmodel import col
 from logs_ui.recorder import queries
 from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.queries.search.search_index import SearchIndex
+from logs_ui.recorder.queries.search.index import SearchIndex
 from logs_ui.recorder.storage import tables
 from logs_ui.recorder.storage.address import Address, database_address, db_option
 from logs_ui.recorder.storage.changes import NO_ENTRY
 from logs_ui.recorder.storage.database import disposed, sidecar_engine
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.sidecars import NOTES
-from logs_ui.recorder.storage.spool import spool_entry as entries
-from logs_ui.recorder.storage.spool.spool_files import spool_files
-from logs_ui.recorder.storage.spool.spool_format import NotASpoolError, frames
+from logs_ui.recorder.storage.spool import entry as entries
+from logs_ui.recorder.storage.spool.files import spool_files
+from logs_ui.recorder.storage.spool.format import NotASpoolError, frames
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.writes import row_writes, run_writes
 from logs_ui.recorder.upkeep.info import marked_rows, payload_bytes

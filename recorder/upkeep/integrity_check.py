@@ -15,8 +15,8 @@ from sqlmodel import col
 from logs_ui.recorder.storage.address import Address, database_address, db_option, without_password
 from logs_ui.recorder.storage.changes import NO_ENTRY
 from logs_ui.recorder.storage.sidecars import SIDECARS
-from logs_ui.recorder.storage.spool.spool_files import spool_files
-from logs_ui.recorder.storage.spool.spool_format import NotASpoolError, frames
+from logs_ui.recorder.storage.spool.files import spool_files
+from logs_ui.recorder.storage.spool.format import NotASpoolError, frames
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.tables import PayloadStart, Run, Tokenizer
 from logs_ui.recorder.storage.writes import row_writes

@@ -13,11 +13,11 @@ from sqlmodel import col
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.chosen_rows import chosen_rows
 from logs_ui.recorder.errors import FilterError, LogsUIError
-from logs_ui.recorder.queries.filters.filter_fields import SEARCHED
-from logs_ui.recorder.queries.filters.filter_values import read_time
+from logs_ui.recorder.queries.filters.fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
+from logs_ui.recorder.queries.filters.values import read_time
 from logs_ui.recorder.queries.search.full_text import planning
-from logs_ui.recorder.queries.search.search_index import catch_up
+from logs_ui.recorder.queries.search.index import catch_up
 from logs_ui.recorder.queries.sql.selection import Use, conditions
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.clock import now_us

@@ -20,7 +20,7 @@ from logs_ui.recorder.storage import schema, sidecars
 from logs_ui.recorder.storage.address import database_address
 from logs_ui.recorder.storage.database import errors_in_plain_words, writing_engine
 from logs_ui.recorder.storage.payload import unpack_content, unpack_tokens
-from logs_ui.recorder.storage.sqlite.sqlite_engine import copy_file
+from logs_ui.recorder.storage.sqlite.engine import copy_file
 from logs_ui.recorder.storage.tables import Table
 from logs_ui.recorder.upkeep.merge import merge
 from logs_ui.recorder.upkeep.small_transactions import Progress, unseen

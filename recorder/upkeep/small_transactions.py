@@ -17,12 +17,12 @@ from logs_ui.recorder.storage.address import Address, masked_address
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, reading_engine, writing_engine
 from logs_ui.recorder.storage.dialects import server_clock
+from logs_ui.recorder.storage.spool.ingest import Ingester
 from logs_ui.recorder.storage.spool.lease import Lease
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.sqlite.checkpoints import checkpoint
+from logs_ui.recorder.storage.sqlite.engine import WAL_BYTES
 from logs_ui.recorder.storage.sqlite.moved_files import OpenFile, Place
-from logs_ui.recorder.storage.sqlite.sqlite_engine import WAL_BYTES
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
 

@@ -18,7 +18,7 @@ from logs_ui.recorder.storage.address import Address, database_address, masked_a
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, writing_engine
 from logs_ui.recorder.storage.notes_tables import NotesTable
 from logs_ui.recorder.storage.search_tables import POSTGRES_METADATA
-from logs_ui.recorder.storage.spool.spool_files import spool_files
+from logs_ui.recorder.storage.spool.files import spool_files
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.sqlite import checkpoints
 from logs_ui.recorder.storage.sqlite.checkpoints import log_of

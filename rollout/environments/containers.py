@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-from logs_ui.rollout.environments.environment_threads import OwnThread
+from logs_ui.rollout.environments.threads import OwnThread
 
 _STOP_SECONDS = 25.0
 """How long one may take to end: openenv gives Docker ten to stop a container, and ten to remove it."""

@@ -11,8 +11,8 @@ from typing import Any
 
 import orjson
 
-from logs_ui.rollout.environments.environment_sources import START_SECONDS, Source, Variables
-from logs_ui.rollout.environments.environment_threads import BackgroundLoop, in_thread
+from logs_ui.rollout.environments.sources import START_SECONDS, Source, Variables
+from logs_ui.rollout.environments.threads import BackgroundLoop, in_thread
 
 _FULL = ("CAPACITY_REACHED", "at capacity")  # openenv's words for a server that has no session left
 _CLOSE_SECONDS = 5.0

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 from logs_ui.recorder import Settings, record, start_run
-from logs_ui.rollout.evaluations.evaluation_report import Report
 from logs_ui.rollout.evaluations.offline import Offline, Progress
+from logs_ui.rollout.evaluations.report import Report
 from logs_ui.rollout.evaluations.scoring import EvaluationRow, RewardFunc, Score, Scoring
 from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts, openenv_rollout_func
 from logs_ui.rollout.functions.text_rollouts import text_rollout_func

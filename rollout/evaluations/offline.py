@@ -6,8 +6,8 @@ from functools import partial
 from typing import Any
 
 from logs_ui.recorder import OpenRun, unrecorded
-from logs_ui.rollout.environments.environment_threads import in_thread
-from logs_ui.rollout.evaluations.evaluation_report import Sample
+from logs_ui.rollout.environments.threads import in_thread
+from logs_ui.rollout.evaluations.report import Sample
 from logs_ui.rollout.evaluations.scoring import EvaluationRow, Scoring, task_name
 from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts
 from logs_ui.rollout.models.backends import AroundModel, Sampling

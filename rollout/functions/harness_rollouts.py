@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from logs_ui.recorder import current_row
-from logs_ui.rollout.environments.environment_sources import check_seconds
-from logs_ui.rollout.environments.environment_threads import in_thread
+from logs_ui.rollout.environments.sources import check_seconds
+from logs_ui.rollout.environments.threads import in_thread
 from logs_ui.rollout.functions.harness_adapter import ExactHarnessAdapter
 from logs_ui.rollout.functions.harness_session import WatchedSession
 from logs_ui.rollout.functions.harness_step import Act, Ask, HarnessModelStep, ResultRole

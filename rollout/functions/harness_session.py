@@ -8,9 +8,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 from logs_ui.recorder import current_row, trace_env
-from logs_ui.rollout.environments.environment_sources import takes
-from logs_ui.rollout.environments.environment_threads import OwnThread
 from logs_ui.rollout.environments.sessions import SessionError
+from logs_ui.rollout.environments.sources import takes
+from logs_ui.rollout.environments.threads import OwnThread
 from logs_ui.rollout.models.one_line import one_line
 from logs_ui.rollout.play.play import PAUSE_SECONDS
 from logs_ui.rollout.play.tasks_and_seeds import Assignment

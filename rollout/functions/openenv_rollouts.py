@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
-from logs_ui.rollout.environments.environment_sources import source_of
-from logs_ui.rollout.environments.environment_threads import in_thread
 from logs_ui.rollout.environments.sessions import Sessions
+from logs_ui.rollout.environments.sources import source_of
+from logs_ui.rollout.environments.threads import in_thread
 from logs_ui.rollout.models.backends import Model, Sampling, try_model
 from logs_ui.rollout.play import argument_checks, play
 from logs_ui.rollout.play.batch import Failures, columns, play_rows, run

@@ -6,9 +6,9 @@ from concurrent.futures import Future
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
 from logs_ui.recorder import trace_env
-from logs_ui.rollout.environments.environment_sources import Factory, check_seconds
-from logs_ui.rollout.environments.environment_threads import OwnThread
 from logs_ui.rollout.environments.sessions import Sessions
+from logs_ui.rollout.environments.sources import Factory, check_seconds
+from logs_ui.rollout.environments.threads import OwnThread
 from logs_ui.rollout.functions.openenv_rollouts import OpenEnvRollouts
 from logs_ui.rollout.models.backends import Model, Sampling
 from logs_ui.rollout.play.argument_checks import check_seed, model_maker, sampling_fields

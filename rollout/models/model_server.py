@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from logs_ui.recorder.snapshot import visible
-from logs_ui.rollout.environments.environment_sources import check_seconds
+from logs_ui.rollout.environments.sources import check_seconds
 from logs_ui.rollout.models.backends import GenerationError, Sampling
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from logs_ui.rollout.environments.environment_sources import check_url
+from logs_ui.rollout.environments.sources import check_url
 from logs_ui.rollout.models.backends import Model, Sampling, stop_texts
 from logs_ui.rollout.play.tasks_and_seeds import Seeded
 

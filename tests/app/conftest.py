@@ -8,7 +8,7 @@ import pytest
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from logs_ui.recorder.storage.database import disposed, writing_engine
 from tests.support.dashboard import dashboard
 

@@ -23,7 +23,7 @@ from sqlalchemy import Engine, func, select
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app.commands.serve_command import serve
+from logs_ui.app.commands.serve import serve
 from logs_ui.app.main import create_app
 from logs_ui.app.parts import charts, figures, safe_text, timeline, words
 from logs_ui.app.web import htmx

@@ -12,7 +12,7 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
 from logs_ui.app.web.open_database import Source
-from logs_ui.recorder.queries.search.search_index import catch_up
+from logs_ui.recorder.queries.search.index import catch_up
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import Run

@@ -12,7 +12,7 @@ from sqlalchemy import update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from logs_ui.recorder import load_run, load_runs, start_run
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow

@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Page
 from starlette.testclient import TestClient
 
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from logs_ui.app.web import urls
 from tests.faults.realistic.registry import RUNS
 from tests.support.dashboard import dashboard

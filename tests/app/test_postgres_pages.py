@@ -22,7 +22,7 @@ from logs_ui.app.main import create_app
 from logs_ui.recorder import load_run
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
-from logs_ui.recorder.queries.search.search_index import SearchIndex
+from logs_ui.recorder.queries.search.index import SearchIndex
 from logs_ui.recorder.storage.address import Address, as_text, without_password
 from logs_ui.recorder.storage.database import disposed, reading_engine
 from logs_ui.recorder.vocabulary import RunState

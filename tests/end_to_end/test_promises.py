@@ -7,7 +7,7 @@ import pytest
 
 from logs_ui.recorder import diagnose
 from logs_ui.recorder.analysis.frames import RUN_COLUMNS
-from logs_ui.recorder.analysis.rescore.rescore_comparison import Comparison
+from logs_ui.recorder.analysis.rescore.comparison import Comparison
 from logs_ui.recorder.audit.run_audit import CHECKS
 from logs_ui.recorder.diagnosis import CAUSES
 from logs_ui.recorder.diagnosis.report import STATES, card_values

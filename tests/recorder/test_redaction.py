@@ -12,7 +12,7 @@ from logs_ui.recorder import current_row, flush, load_run, record, row_scope, st
 from logs_ui.recorder.redaction import masked, without_secrets
 from logs_ui.recorder.storage.database import reading_engine
 from logs_ui.recorder.storage.tables import Run
-from tests.recorder.rows.test_row_jobs import recorded
+from tests.recorder.rows.test_jobs import recorded
 from tests.support.old_calls import call_as_025
 
 NO_SERVER = "http://127.0.0.1:9/v1/completions"

@@ -18,8 +18,8 @@ from typing import Any, ClassVar
 import pytest
 
 from logs_ui.rollout.environments import containers
-from logs_ui.rollout.environments.environment_sources import Source, source_of
 from logs_ui.rollout.environments.sessions import Session, SessionError, Sessions
+from logs_ui.rollout.environments.sources import Source, source_of
 from tests.support.late import guess_env, openenv
 from tests.support.ports import free_port
 from tests.support.rollouts import moody_server
@@ -158,7 +158,7 @@ def test_a_call_that_blocks_for_ever_is_given_up_and_does_not_keep_the_interpret
     code = """if True:
         import asyncio, time
         from logs_ui.rollout.environments.sessions import Sessions, SessionError
-        from logs_ui.rollout.environments.environment_sources import Factory
+        from logs_ui.rollout.environments.sources import Factory
         class Hung:
             def reset(self): time.sleep(60)
         async def play():
@@ -424,7 +424,7 @@ def test_all_is_closed_at_the_end_of_an_interpreter_that_starts_no_thread_any_mo
     code = """if True:
         import asyncio, threading
         from logs_ui.rollout.environments.sessions import Sessions
-        from logs_ui.rollout.environments.environment_sources import Connection, Factory, Started
+        from logs_ui.rollout.environments.sources import Connection, Factory, Started
         start = threading.Thread.start
         def only_before_the_end(thread):
             if not threading.main_thread().is_alive():

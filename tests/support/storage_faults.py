@@ -32,9 +32,9 @@ from logs_ui.recorder.storage.address import Address, as_text, database_address
 from logs_ui.recorder.storage.changes import RunChange
 from logs_ui.recorder.storage.database import disposed, reading_engine
 from logs_ui.recorder.storage.payload import unpack_content
-from logs_ui.recorder.storage.spool.spool_files import spool_files
-from logs_ui.recorder.storage.spool.spool_format import FORMAT
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool.files import spool_files
+from logs_ui.recorder.storage.spool.format import FORMAT
+from logs_ui.recorder.storage.spool.ingest import Ingester
 from tests.support.changes import BEGUN, begun, job, locked, row, stored, wait_until
 from tests.support.payloads import pack_content
 

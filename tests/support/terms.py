@@ -4,7 +4,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from logs_ui.recorder.queries.filters.filter_fields import COMPARED, FIELDS, NUMERIC, Field, Kind
+from logs_ui.recorder.queries.filters.fields import COMPARED, FIELDS, NUMERIC, Field, Kind
 from logs_ui.recorder.queries.filters.terms import Range, Term
 
 TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(

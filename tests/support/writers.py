@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from logs_ui.recorder.delivery import writer
 from logs_ui.recorder.delivery.committer import Committer
-from logs_ui.recorder.delivery.helper.helper_client import HelperClient
+from logs_ui.recorder.delivery.helper.client import HelperClient
 from logs_ui.recorder.delivery.writer import Writer
 
 

@@ -52,9 +52,9 @@ def _zygote() -> socket.socket:
 
 def serve(descriptor: int) -> None:
     """Forks a helper process for each message, until the tests' process has ended."""
-    import logs_ui.recorder.storage.postgres.postgres_engine  # noqa: F401
+    import logs_ui.recorder.storage.postgres.engine  # noqa: F401
     from logs_ui.recorder.delivery import committer
-    from logs_ui.recorder.delivery.helper import helper_process
+    from logs_ui.recorder.delivery.helper import process as helper_process
 
     _record()
     gc.collect()

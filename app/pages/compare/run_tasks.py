@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from logs_ui.app.pages.compare.run_figures import Estimate, Results, compared_tasks, estimate, marked, runs_apart
 from logs_ui.app.parts.charts import Bar, Scale
-from logs_ui.recorder.diagnosis.tables.task_table import pass_at
+from logs_ui.recorder.diagnosis.tables.tasks import pass_at
 from logs_ui.recorder.queries import GroupResult
 
 SORTS = ("difference", "better", "worse", "task")

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.groups import group_charts
-from logs_ui.app.pages.groups.group_charts import Strip
-from logs_ui.app.pages.groups.group_choice import GroupChoice, choice_of
-from logs_ui.app.pages.groups.group_lens import Lens, lens_of
+from logs_ui.app.pages.groups import charts as group_charts
+from logs_ui.app.pages.groups.charts import Strip
+from logs_ui.app.pages.groups.choice import GroupChoice, choice_of
+from logs_ui.app.pages.groups.lens import Lens, lens_of
 from logs_ui.app.parts import timeline, turns, words
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.diagnoses import success_of

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import BinaryIO, Literal, cast
 
-from logs_ui.recorder.analysis.export.export_files import write_run
+from logs_ui.recorder.analysis.export.files import write_run
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.address import Address, as_text

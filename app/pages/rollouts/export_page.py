@@ -12,7 +12,7 @@ from logs_ui.app.parts.view import parse_view, print_view, split
 from logs_ui.app.web import htmx, urls
 from logs_ui.app.web.open_database import SourceOfPages
 from logs_ui.recorder import queries
-from logs_ui.recorder.analysis.export.export_files import FORMATS
+from logs_ui.recorder.analysis.export.files import FORMATS
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word, print_where
 from logs_ui.recorder.storage.tables import Run
 

@@ -16,8 +16,8 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis.tables.task_families import families
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Cell, Dimension, Heading, Measure
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS
-from logs_ui.recorder.queries.filters.filter_language import split_name
+from logs_ui.recorder.queries.filters.fields import FIELDS
+from logs_ui.recorder.queries.filters.language import split_name
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.filters.terms import Range, Term
 from logs_ui.recorder.queries.pivot import HIGHEST, LOWEST

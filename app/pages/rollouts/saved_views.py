@@ -14,7 +14,7 @@ from logs_ui.app.parts.notes_forms import FormOfPages, WritableNotebook, read_fo
 from logs_ui.app.parts.view import View, address_of, parse_view, print_view, split
 from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import SourceOfPages
-from logs_ui.recorder.queries.filters.filter_language import WHERE, keep_set
+from logs_ui.recorder.queries.filters.language import WHERE, keep_set
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, print_filter
 
 _LONG, _LONG_TERM = 2_000, 20  # characters; the name of a set has 16

@@ -15,8 +15,8 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.diagnosis.tables.task_families import families
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Facets, RunSummary
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, Field, Is, Kind
-from logs_ui.recorder.queries.filters.filter_language import FINDING, Place, place_at
+from logs_ui.recorder.queries.filters.fields import FIELDS, NUMERIC, Field, Is, Kind
+from logs_ui.recorder.queries.filters.language import FINDING, Place, place_at
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Scored, parse_where
 from logs_ui.recorder.queries.filters.terms import ABSENT, print_name
 from logs_ui.recorder.vocabulary import StopReason

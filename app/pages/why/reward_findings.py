@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logs_ui.app.pages.why.why_tab import StepWindow
+from logs_ui.app.pages.why.tab import StepWindow
 from logs_ui.app.web.urls import LONGEST
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Card, Diagnostic, waterfall

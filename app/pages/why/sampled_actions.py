@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.why.why_tab import StepWindow, kept
+from logs_ui.app.pages.why.tab import StepWindow, kept
 from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries

@@ -11,7 +11,7 @@ from logs_ui.app.parts.words import Word
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.tables.task_table import (
+from logs_ui.recorder.diagnosis.tables.tasks import (
     ATTEMPTS,
     EASY,
     FALLEN,
@@ -98,7 +98,7 @@ class HeatCell(NamedTuple):
 
 
 class TaskRow(NamedTuple):
-    """Shows a task in the steps shown; see `task_table.Figures`."""
+    """Shows a task in the steps shown; see `tables.tasks.Figures`."""
 
     task: str
     word: Word

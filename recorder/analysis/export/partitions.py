@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import quote
 
 from logs_ui.recorder.analysis.chosen_rows import chosen_rows
-from logs_ui.recorder.analysis.export.export_files import errors_of, hand_over, replaced
+from logs_ui.recorder.analysis.export.files import errors_of, hand_over, replaced
 from logs_ui.recorder.analysis.export.parquet import Write, parquet_writer
 from logs_ui.recorder.analysis.frames import Rows
 from logs_ui.recorder.analysis.opened_runs import opened

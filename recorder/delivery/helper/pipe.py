@@ -1,4 +1,4 @@
-"""Sends messages between a training and its helper process (`helper_process.py` lists them).
+"""Sends messages between a training and its helper process (`process.py` lists them).
 
 A message is a MessagePack list, whose last item holds the lengths of the frames that follow. Frames are sent in
 bundles, since each send and each receive releases the GIL, and then has to wait for it.

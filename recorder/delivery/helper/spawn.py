@@ -1,4 +1,4 @@
-"""Starts a helper process (`helper_process.py`), sends it messages and listens to it. Runs in the training."""
+"""Starts a helper process (`process.py`), sends it messages and listens to it. Runs in the training."""
 
 import logging
 import os
@@ -28,7 +28,7 @@ _ALONE = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALL
 # all of the training's children, or kills them, does not affect it.
 _CODE = (
     "'logs-ui: writes what a training records'; import os, sys; os.fork() and os._exit(0); sys.path[:] = {}; "
-    "from logs_ui.recorder.delivery.helper.helper_process import main; main(int(sys.argv[1]))"
+    "from logs_ui.recorder.delivery.helper.process import main; main(int(sys.argv[1]))"
 )
 _connections: list[Connection] = []  # of this process, open
 

@@ -22,7 +22,7 @@ from logs_ui.recorder.diagnosis.mean_difference import Difference, chance_limit,
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
-from logs_ui.recorder.diagnosis.tables.action_table import looping
+from logs_ui.recorder.diagnosis.tables.actions import looping
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent

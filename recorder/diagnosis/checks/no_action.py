@@ -25,7 +25,7 @@ from logs_ui.recorder.diagnosis.mean_difference import compare
 from logs_ui.recorder.diagnosis.measures import find_empty, mean
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.success import is_outcome, levels
-from logs_ui.recorder.diagnosis.tables.action_table import OCCUR, Fallback, fallback_of
+from logs_ui.recorder.diagnosis.tables.actions import OCCUR, Fallback, fallback_of
 from logs_ui.recorder.diagnosis.unparsed_calls import describe_last_answers
 from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, percent

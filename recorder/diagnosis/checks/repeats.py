@@ -13,7 +13,7 @@ from logs_ui.recorder.diagnosis.checks.tasks import never_solved
 from logs_ui.recorder.diagnosis.contrast import shift
 from logs_ui.recorder.diagnosis.measures import dead, duplicated, mean, unsolved_groups
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, distinct, means
-from logs_ui.recorder.diagnosis.tables.action_table import loop_kinds, looping
+from logs_ui.recorder.diagnosis.tables.actions import loop_kinds, looping
 from logs_ui.recorder.diagnosis.tables.movement import ENTROPY_SHARE, FLOOR, LOW, STEPS, Entropy, entropy, logged
 from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent

@@ -18,7 +18,7 @@ from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import attempted, extent, mean, tried
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, means
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
-from logs_ui.recorder.diagnosis.tables.task_table import (
+from logs_ui.recorder.diagnosis.tables.tasks import (
     ATTEMPTS,
     FALLEN,
     FORGOTTEN_CHANCE,

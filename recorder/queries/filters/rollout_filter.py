@@ -8,9 +8,9 @@ from enum import StrEnum
 from typing import Any, TypedDict, Unpack
 
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.queries.filters import filter_values
-from logs_ui.recorder.queries.filters.filter_fields import COMPARED, FIELDS, SEARCHED, Field, Kind, Scored
-from logs_ui.recorder.queries.filters.filter_language import WHERE, parse_terms, split_name
+from logs_ui.recorder.queries.filters import values as filter_values
+from logs_ui.recorder.queries.filters.fields import COMPARED, FIELDS, SEARCHED, Field, Kind, Scored
+from logs_ui.recorder.queries.filters.language import WHERE, parse_terms, split_name
 from logs_ui.recorder.queries.filters.terms import Range, Term, plain_number, print_key, print_name
 from logs_ui.recorder.spelling import check_word, misspelt, nearest, shortened
 

@@ -9,8 +9,8 @@ from dataclasses import field as attribute
 from typing import Any, NamedTuple
 
 from logs_ui.recorder.errors import FilterError
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, NUMERIC, SEARCHED, SYNONYMS, Field, Kind
-from logs_ui.recorder.queries.filters.filter_values import INT64_MAX, LAST_TIME, check_number, print_number, print_time
+from logs_ui.recorder.queries.filters.fields import FIELDS, NUMERIC, SEARCHED, SYNONYMS, Field, Kind
+from logs_ui.recorder.queries.filters.values import INT64_MAX, LAST_TIME, check_number, print_number, print_time
 from logs_ui.recorder.spelling import check_word, shortened
 
 ABSENT = "none"

@@ -1,6 +1,6 @@
 """Searches rollouts that contain some words, by the full-text index in the schema `search`.
 
-`search_index.py` fills the index. A rollout that is not indexed yet is not found: `search_state()` tells how far it is.
+`index.py` fills the index. A rollout that is not indexed yet is not found: `search_state()` tells how far it is.
 """
 
 import hashlib
@@ -13,7 +13,7 @@ from typing import Any
 from sqlalchemy import ColumnElement, Connection, and_, column, exists, literal, select, table
 from sqlmodel import col
 
-from logs_ui.recorder.queries.search import search_words
+from logs_ui.recorder.queries.search import words as search_words
 from logs_ui.recorder.storage.dialects import Function
 from logs_ui.recorder.storage.search_tables import FORMAT, INDEXED_RUN, SOURCE
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, SchemaVersion

@@ -11,10 +11,10 @@ from sqlmodel import col
 
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import notebook
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Field, Kind
-from logs_ui.recorder.queries.filters.filter_language import parse_terms
-from logs_ui.recorder.queries.filters.filter_values import read_number
+from logs_ui.recorder.queries.filters.fields import FIELDS, SEARCHED, Field, Kind
+from logs_ui.recorder.queries.filters.language import parse_terms
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value, is_id
+from logs_ui.recorder.queries.filters.values import read_number
 from logs_ui.recorder.queries.search import full_text
 from logs_ui.recorder.storage.dialects import array, is_among, is_within, json_each, number_in, text_in
 from logs_ui.recorder.storage.notes_tables import PersonalTag

@@ -15,7 +15,7 @@ from sqlalchemy import ColumnElement, Connection, and_, case, exists, func, lite
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, SEARCHED, Kind
+from logs_ui.recorder.queries.filters.fields import FIELDS, SEARCHED, Kind
 from logs_ui.recorder.queries.filters.rollout_filter import ByColumn, Order, RolloutFilter, Scored, Sort
 from logs_ui.recorder.queries.filters.terms import MANY, Range, Term, Value, is_id
 from logs_ui.recorder.queries.search import full_text

@@ -1,7 +1,7 @@
 """A psycopg connection that gives up on a server that does not answer, and stores values as SQLite does.
 
 A server that stands still, or is cut off behind a proxy, breaks no connection while a kernel goes on acknowledging: no
-timeout of TCP or of the server ends such a wait. Imported by `postgres_engine.py` only if psycopg is installed.
+timeout of TCP or of the server ends such a wait. Imported by `engine.py` only if psycopg is installed.
 """
 
 import struct

@@ -22,15 +22,15 @@ from logs_ui.recorder.guard import guard
 from logs_ui.recorder.storage.address import Address, masked_address
 from logs_ui.recorder.storage.database import writing_engine
 from logs_ui.recorder.storage.limits import Limits
-from logs_ui.recorder.storage.spool import spool_entry as entries
+from logs_ui.recorder.storage.spool import entry as entries
+from logs_ui.recorder.storage.spool.entry import Entry, EntryOf
+from logs_ui.recorder.storage.spool.files import Spool, SpoolFullError
+from logs_ui.recorder.storage.spool.ingest import Ingester
 from logs_ui.recorder.storage.spool.intake import Intake
-from logs_ui.recorder.storage.spool.spool_entry import Entry, EntryOf
-from logs_ui.recorder.storage.spool.spool_files import Spool, SpoolFullError
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.sqlite.checkpoints import checkpoint
+from logs_ui.recorder.storage.sqlite.engine import WAL_BYTES
 from logs_ui.recorder.storage.sqlite.moved_files import Fate, MovedError, OpenFile, Place
-from logs_ui.recorder.storage.sqlite.sqlite_engine import WAL_BYTES
 
 logger = logging.getLogger("logs_ui")
 

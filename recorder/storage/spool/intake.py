@@ -18,7 +18,7 @@ from logs_ui.recorder.storage.address import Address, masked_address
 from logs_ui.recorder.storage.changes import Batch
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import errors_in_plain_words, is_rows_fault
-from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures, joined
+from logs_ui.recorder.storage.spool.entry import Entry, Failures, joined
 from logs_ui.recorder.storage.writes import row_writes, run_writes, step_writes
 
 T = TypeVar("T")
@@ -32,7 +32,7 @@ class Intake:
 
     def __init__(self, address: Address, engine: Callable[[], Engine], writer: str, *, is_own: bool) -> None:
         """Open nothing yet; `engine` returns the database, opened for writing. `writer` is a name as
-        `spool_files.new_writer_name` makes it. With `is_own`, the process is alive even if its entries are old.
+        `files.new_writer_name` makes it. With `is_own`, the process is alive even if its entries are old.
         """
         self.running = False  # True if, according to the database, a run that the process keeps alive still goes on
         # Returns for how many µs another process has written nothing, independently of that process's clock. It is

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Locator, Page, expect
 
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from logs_ui.app.web import urls
 from tests.faults.realistic.counting import by, is_dead, tried
 from tests.faults.realistic.recorded import Recorded, recorded, recorded_pair

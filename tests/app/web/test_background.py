@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from logs_ui.app.web.background import Ingesting
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool.ingest import Ingester
 
 
 def test_an_error_without_a_text_is_logged_once(

@@ -10,7 +10,7 @@ from playwright.sync_api import Page, expect
 from sqlalchemy import Engine
 from starlette.testclient import TestClient
 
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from logs_ui.recorder.vocabulary import RunState
 from tests.support.dashboard import dashboard
 from tests.support.factory import make_run

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping
 from statistics import fmean
 from typing import Any
 
-from logs_ui.recorder.diagnosis.tables.task_table import Label
+from logs_ui.recorder.diagnosis.tables.tasks import Label
 from logs_ui.recorder.vocabulary import LossCause
 from tests.faults.realistic import Truth
 

@@ -21,7 +21,7 @@ from sqlalchemy import Engine, event, insert, select, update
 from sqlmodel import col
 
 from logs_ui.recorder import flush, queries, start_run
-from logs_ui.recorder.analysis.export.export_files import _WRITERS, FORMATS, export_run
+from logs_ui.recorder.analysis.export.files import _WRITERS, FORMATS, export_run
 from logs_ui.recorder.analysis.export.parquet import parquet_writer
 from logs_ui.recorder.analysis.frames import RUN_COLUMNS, load_run, load_runs, load_scalars
 from logs_ui.recorder.errors import DatabaseError, FilterError, LogsUIError, RunNotFoundError
@@ -380,7 +380,7 @@ def test_a_full_disk_names_the_file_and_leaves_nothing_behind(db: str, tmp_path:
 import resource, signal, sys
 from pathlib import Path
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.analysis.export.export_files import export_run
+from logs_ui.recorder.analysis.export.files import export_run
 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
 resource.setrlimit(resource.RLIMIT_FSIZE, (36_864, 36_864))  # room for the 32 kB of SQLite's own -shm file
 try:
@@ -403,7 +403,7 @@ def test_an_export_replaces_the_file_that_a_link_points_at(db: str, tmp_path: Pa
 
 def test_neither_pandas_nor_pyarrow_is_imported_before_it_is_needed() -> None:
     code = "from logs_ui.recorder import diagnose, DiagnosisCallback; from logs_ui.recorder.analysis.export import "
-    code += "export_files; import sys; sys.exit(bool({'pandas', 'pyarrow'} & sys.modules.keys()))"
+    code += "files; import sys; sys.exit(bool({'pandas', 'pyarrow'} & sys.modules.keys()))"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -96,7 +96,7 @@ def test_rows_that_lie_far_apart_get_a_further_part(
     db: Path, frame: pd.DataFrame, tmp_path: Path, tables: Tables, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(partitions, "_OPEN", 1)
-    monkeypatch.setattr("logs_ui.recorder.analysis.export.export_files.chunks", interleaved)
+    monkeypatch.setattr("logs_ui.recorder.analysis.export.files.chunks", interleaved)
     export_partitions("long", tmp_path, db, by="step:4")
     assert "run=long/step_from=8/part-1.parquet" in files_of(tmp_path)
     ids = tables.execute(f"SELECT id FROM '{tmp_path}/**/*.parquet' ORDER BY id").fetchall()  # noqa: S608

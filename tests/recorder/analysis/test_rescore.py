@@ -14,8 +14,8 @@ import pandas as pd
 import pytest
 
 from logs_ui.recorder import LogsUIError, load_run, record, record_environment, record_trainer, rescore, start_run
+from logs_ui.recorder.analysis.rescore.comparison import compare, ranks
 from logs_ui.recorder.analysis.rescore.rescore import RESCORED_COLUMNS
-from logs_ui.recorder.analysis.rescore.rescore_comparison import compare, ranks
 from tests.support.command import logs_ui, typed
 from tests.support.exhaustive import cases
 from tests.support.late import datasets, tiny_model

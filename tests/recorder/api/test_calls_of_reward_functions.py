@@ -16,7 +16,7 @@ import requests
 
 from logs_ui.recorder import flush, load_run, record, record_trainer, row_scope, trace_client, trace_env
 from logs_ui.recorder.delivery.writer import Writer
-from logs_ui.recorder.rows.row_jobs import ColumnsJob, ReturnedJob
+from logs_ui.recorder.rows.jobs import ColumnsJob, ReturnedJob
 from tests.support.exhaustive import cases
 from tests.support.http_server import Answered, http_server
 from tests.support.late import guess_env

@@ -26,8 +26,8 @@ from logs_ui.recorder import LogsUIError, current_row, load_run, load_runs, star
 from logs_ui.recorder.capture.calls import CallRecords, Generation
 from logs_ui.recorder.delivery.committer import Committer
 from logs_ui.recorder.delivery.helper import spawn
-from logs_ui.recorder.delivery.helper.helper_client import HelperClient
-from logs_ui.recorder.delivery.helper.helper_process import _Training, _Work
+from logs_ui.recorder.delivery.helper.client import HelperClient
+from logs_ui.recorder.delivery.helper.process import _Training, _Work
 from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.redaction import masked
@@ -35,7 +35,7 @@ from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.storage.changes import RunChange
 from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.payload import unpacked_content
-from logs_ui.recorder.storage.spool.spool_files import spool_files
+from logs_ui.recorder.storage.spool.files import spool_files
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from tests.support.changes import BEGUN, begun, flushes, in_child, job, locked, row, stored, wait_until, write
 from tests.support.storage_faults import check, holds_nothing
@@ -207,10 +207,10 @@ def test_what_it_wrote_without_a_chance_to_say_so_is_not_written_again(writer: W
 
 
 CRASHING = """import os, sys; os.fork() and os._exit(0); sys.path[:] = {}
-from logs_ui.recorder.delivery.wire import wire_jobs as wire
+from logs_ui.recorder.delivery.wire import jobs as wire
 job = wire.Wire.job
 wire.Wire.job = lambda self, frame: os.abort() if b"poison" in frame else job(self, frame)
-from logs_ui.recorder.delivery.helper.helper_process import main; main(int(sys.argv[1]))"""
+from logs_ui.recorder.delivery.helper.process import main; main(int(sys.argv[1]))"""
 
 
 @pytest.mark.usefixtures("started_as_by_a_training")
@@ -370,7 +370,7 @@ UNDER_WAY = """
 import os, sqlite3, sys, time
 from contextlib import closing
 from logs_ui.recorder.delivery.helper import spawn
-patience = "import logs_ui.recorder.delivery.helper.helper_process as it; it._LEAST_PATIENCE = 1.0; main(int("
+patience = "import logs_ui.recorder.delivery.helper.process as it; it._LEAST_PATIENCE = 1.0; main(int("
 spawn._CODE = spawn._CODE.replace("main(int(", patience)
 from pathlib import Path
 from tests.support.changes import begun, job, row
@@ -547,7 +547,7 @@ ENDS = """
 import os, signal, sys, time
 from logs_ui.recorder import start_run
 from logs_ui.recorder.delivery import writer as writers
-from logs_ui.recorder.delivery.helper import helper_client as helper
+from logs_ui.recorder.delivery.helper import client as helper
 from logs_ui.recorder.storage.address import database_address
 send, sent = helper.HelperClient._send, [0]
 def sending(self, kind, *message, frames=()):

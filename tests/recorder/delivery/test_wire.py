@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from logs_ui.recorder.capture.rollout_output import Output, checked_output
 from logs_ui.recorder.delivery.helper import pipe
-from logs_ui.recorder.delivery.wire.wire_arrays import extended, plain_array, received_output, sent_output
+from logs_ui.recorder.delivery.wire.arrays import extended, plain_array, received_output, sent_output
 from logs_ui.recorder.storage.payload import Tokens
 
 ENCODER = msgspec.msgpack.Encoder(enc_hook=plain_array)

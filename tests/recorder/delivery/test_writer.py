@@ -31,17 +31,17 @@ from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.rows import packing
+from logs_ui.recorder.rows.jobs import ColumnsJob, ReturnedJob, RunningJob
 from logs_ui.recorder.rows.rollout_call import RolloutCall
-from logs_ui.recorder.rows.row_jobs import ColumnsJob, ReturnedJob, RunningJob
 from logs_ui.recorder.snapshot import snapshot
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import Batch, Change, RowChange, RunChange, ScalarsChange
 from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.limits import Limits
 from logs_ui.recorder.storage.spool import durable_outlet as storage
+from logs_ui.recorder.storage.spool.entry import Entry, Failures
+from logs_ui.recorder.storage.spool.ingest import Ingester
 from logs_ui.recorder.storage.spool.intake import Intake
-from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 from logs_ui.recorder.storage.sqlite import checkpoints
 from logs_ui.recorder.upkeep.delete import delete_run
 from logs_ui.recorder.vocabulary import Mode

@@ -14,7 +14,7 @@ from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.success import Success
-from logs_ui.recorder.diagnosis.tables.task_table import alikeness, chance_of_few
+from logs_ui.recorder.diagnosis.tables.tasks import alikeness, chance_of_few
 from logs_ui.recorder.vocabulary import Mark
 from tests.recorder.diagnosis.test_diagnosis import GROUP, NAN, PLACE, card, rows_of
 

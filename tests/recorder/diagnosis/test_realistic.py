@@ -12,7 +12,7 @@ import pytest
 
 from logs_ui.recorder import load_run
 from logs_ui.recorder.diagnosis import Card
-from logs_ui.recorder.diagnosis.tables.task_table import Label, figures, labels
+from logs_ui.recorder.diagnosis.tables.tasks import Label, figures, labels
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.vocabulary import LossCause
 from tests.faults.realistic import Realistic, Truth, counting

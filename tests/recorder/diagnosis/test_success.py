@@ -8,7 +8,7 @@ import pytest
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.success import Success, is_outcome
-from logs_ui.recorder.diagnosis.tables.task_table import Label, figures, labels
+from logs_ui.recorder.diagnosis.tables.tasks import Label, figures, labels
 from logs_ui.recorder.vocabulary import Mark
 from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
 

@@ -12,9 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from logs_ui.recorder.errors import FilterError, LogsUIError
-from logs_ui.recorder.queries.filters.filter_chips import filter_parts
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Field, Kind
-from logs_ui.recorder.queries.filters.filter_language import mended, parse_terms, place_at, without
+from logs_ui.recorder.queries.filters.chips import filter_parts
+from logs_ui.recorder.queries.filters.fields import FIELDS, Field, Kind
+from logs_ui.recorder.queries.filters.language import mended, parse_terms, place_at, without
 from logs_ui.recorder.queries.filters.rollout_filter import (
     RolloutFilter,
     Scored,

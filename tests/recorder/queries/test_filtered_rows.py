@@ -15,7 +15,7 @@ from logs_ui.app.web import urls
 from logs_ui.recorder import Card, FilterError, Settings, diagnose, load_run, queries, start_run
 from logs_ui.recorder.diagnosis.waterfall import cause_of
 from logs_ui.recorder.labels import attributes_in
-from logs_ui.recorder.queries.filters.filter_language import mended, with_findings
+from logs_ui.recorder.queries.filters.language import mended, with_findings
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where, print_where, read_sort
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine

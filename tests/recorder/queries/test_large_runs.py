@@ -18,8 +18,8 @@ from playwright.sync_api import Page, expect
 from sqlalchemy import Engine, select, update
 from sqlmodel import col
 
-from logs_ui.app.commands.serve_command import BackgroundServer
-from logs_ui.app.pages.rollouts import rollout_table
+from logs_ui.app.commands.serve import BackgroundServer
+from logs_ui.app.pages.rollouts import table as rollout_table
 from logs_ui.app.parts import waiting_page
 from logs_ui.app.web import page_cache
 from logs_ui.app.web.open_database import Source

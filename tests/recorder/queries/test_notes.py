@@ -21,12 +21,12 @@ from sqlalchemy import select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from logs_ui.app.main import create_app
 from logs_ui.recorder import current_row, export_run, flush, load_run, queries, start_run
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.queries.notebook import NOTE_LENGTH, Notebook, Subject, noted, starred, tagged
-from logs_ui.recorder.queries.notes_queries import recorded_tags
+from logs_ui.recorder.queries.notes import recorded_tags
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.sidecars import NOTES
 from logs_ui.recorder.storage.tables import EvaluationRow

@@ -17,7 +17,7 @@ from sqlmodel import col
 from logs_ui.recorder import queries
 from logs_ui.recorder.errors import FilterError, RolloutNotFoundError, RunNotFoundError
 from logs_ui.recorder.queries import Count, Cursor
-from logs_ui.recorder.queries.filters.filter_fields import FIELDS, Kind
+from logs_ui.recorder.queries.filters.fields import FIELDS, Kind
 from logs_ui.recorder.queries.filters.rollout_filter import Order, RolloutFilter, Scored, Sort, parse_where
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
 from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US

@@ -20,11 +20,11 @@ from sqlmodel import col
 from logs_ui.recorder import load_run, queries
 from logs_ui.recorder.errors import DatabaseError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
+from logs_ui.recorder.queries.search.dialects import texts_of
 from logs_ui.recorder.queries.search.full_text import contains, planning, search_state
-from logs_ui.recorder.queries.search.search_hits import hits as hits_of
-from logs_ui.recorder.queries.search.search_index import SearchIndex, catch_up
-from logs_ui.recorder.queries.search.search_texts import texts_of
-from logs_ui.recorder.queries.search.search_words import words_of
+from logs_ui.recorder.queries.search.hits import hits as hits_of
+from logs_ui.recorder.queries.search.index import SearchIndex, catch_up
+from logs_ui.recorder.queries.search.words import words_of
 from logs_ui.recorder.queries.sql.selection import Use, conditions
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
@@ -229,7 +229,7 @@ def test_fifty_rollouts_of_an_agent_all_have_their_place(on_disk: Place, monkeyp
     rows = [on_disk.rollout(run, "words") for _ in range(50)]
     on_disk.fill()
     clock = count(0.0, 0.06)  # ten rollouts of 80,000 characters take as long
-    monkeypatch.setattr("logs_ui.recorder.queries.search.search_hits.time.monotonic", lambda: next(clock))
+    monkeypatch.setattr("logs_ui.recorder.queries.search.hits.time.monotonic", lambda: next(clock))
     with disposed(reading_engine(on_disk.address)) as engine:
         assert hits_of(engine, parse_where("words"), rows).keys() == {*rows}
 
@@ -374,8 +374,8 @@ def test_filling_goes_on_where_it_was_stopped_and_takes_nothing_twice(place: Pla
 
 
 def test_long_texts_are_read_one_by_one_and_none_of_them_twice(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("logs_ui.recorder.queries.search.search_index._CHARACTERS", 1_000)
-    monkeypatch.setattr("logs_ui.recorder.queries.search.search_index._USUAL", 20)
+    monkeypatch.setattr("logs_ui.recorder.queries.search.index._CHARACTERS", 1_000)
+    monkeypatch.setattr("logs_ui.recorder.queries.search.index._USUAL", 20)
     run = place.run(state=RunState.FINISHED)
     rows = place.rollouts(run, [f"short {number}" for number in range(12)] + ["long " * 150] * 18)
     read: list[int] = []

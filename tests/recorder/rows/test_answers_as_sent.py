@@ -12,8 +12,8 @@ import requests
 from tokenizers import Tokenizer, decoders, models
 
 from logs_ui.recorder import flush, load_run, record, start_run, trace_client
+from logs_ui.recorder.rows.actions import note_empty_answers
 from logs_ui.recorder.rows.chat_parser import Spelling, completion_messages
-from logs_ui.recorder.rows.row_actions import note_empty_answers
 from tests.support.model_server import ModelServer, chat, chat_choice, completion
 from tests.support.old_calls import call_as_025
 

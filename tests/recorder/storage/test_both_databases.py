@@ -23,8 +23,8 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort,
 from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.storage.changes import Batch
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
+from logs_ui.recorder.storage.spool.entry import Entry
 from logs_ui.recorder.storage.spool.intake import Intake
-from logs_ui.recorder.storage.spool.spool_entry import Entry
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Mark, Mode, RunState
 from tests.support.changes import nth, row

@@ -17,10 +17,10 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage import clock
 from logs_ui.recorder.storage.changes import Batch, RunChange
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
+from logs_ui.recorder.storage.spool.entry import Entry, encoded
+from logs_ui.recorder.storage.spool.files import Spool
+from logs_ui.recorder.storage.spool.ingest import Ingester
 from logs_ui.recorder.storage.spool.intake import Intake
-from logs_ui.recorder.storage.spool.spool_entry import Entry, encoded
-from logs_ui.recorder.storage.spool.spool_files import Spool
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from tests.support.changes import nth
 

@@ -38,7 +38,7 @@ from logs_ui.recorder.storage.database import (
     writing_engine,
 )
 from logs_ui.recorder.storage.migrations import Migration
-from logs_ui.recorder.storage.postgres import postgres_engine
+from logs_ui.recorder.storage.postgres import engine as postgres_engine
 from logs_ui.recorder.storage.schema import stamp_of
 from logs_ui.recorder.storage.tables import Run, Table
 from logs_ui.recorder.storage.writes import prepared_statements

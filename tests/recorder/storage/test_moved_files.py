@@ -20,7 +20,7 @@ from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.spool import durable_outlet
 from logs_ui.recorder.storage.spool.durable_outlet import Storage
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
+from logs_ui.recorder.storage.spool.ingest import Ingester
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.sqlite.checkpoints import log_of
 from logs_ui.recorder.storage.sqlite.moved_files import MovedError

@@ -26,9 +26,9 @@ from logs_ui.recorder.storage.payload import (
     unpacked_tokens,
 )
 from logs_ui.recorder.storage.payload import unpacked_content as content
-from logs_ui.recorder.storage.spool import spool_entry as entries
+from logs_ui.recorder.storage.spool import entry as entries
+from logs_ui.recorder.storage.spool.entry import Entry
 from logs_ui.recorder.storage.spool.intake import Intake
-from logs_ui.recorder.storage.spool.spool_entry import Entry
 from logs_ui.recorder.upkeep import check, delete_run, merge, prune
 from tests.support.changes import BEGUN, nth, row, stored
 from tests.support.exhaustive import examples

@@ -13,7 +13,7 @@ from logs_ui.app.main import create_app
 from logs_ui.recorder import export_run, flush, load_run, start_run
 from logs_ui.recorder.errors import RefusedDatabaseError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
-from logs_ui.recorder.queries.search.search_index import SearchIndex
+from logs_ui.recorder.queries.search.index import SearchIndex
 from logs_ui.recorder.storage.address import as_text
 from logs_ui.recorder.storage.database import disposed, reading_engine, refuse_hopeless, writing_engine
 from tests.support.factory import make_run_at

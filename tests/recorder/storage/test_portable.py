@@ -32,7 +32,7 @@ def test_rollouts_are_imported_read_diagnosed_exported_and_served(tmp_path: Path
 for name in recorder.__all__:
     getattr(recorder, name)
 from tests.support.site import pages
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from pathlib import Path
 import httpx
 run = recorder.import_run({str(SAMPLES)!r}, db="a.db").runs[0]

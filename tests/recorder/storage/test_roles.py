@@ -16,12 +16,12 @@ from logs_ui.app.main import create_app
 from logs_ui.recorder import diagnose, export_run, flush, load_run, load_runs, start_run
 from logs_ui.recorder.errors import DatabaseError, RefusedDatabaseError
 from logs_ui.recorder.queries.notebook import Notebook, Subject
-from logs_ui.recorder.queries.search.search_index import SearchIndex
+from logs_ui.recorder.queries.search.index import SearchIndex
 from logs_ui.recorder.storage import migrations
 from logs_ui.recorder.storage.address import as_text
 from logs_ui.recorder.storage.database import disposed, reading_engine, refuse_hopeless, writing_engine
 from logs_ui.recorder.storage.migrations import Migration
-from logs_ui.recorder.storage.postgres.postgres_rights import Rights, rights_of
+from logs_ui.recorder.storage.postgres.rights import Rights, rights_of
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from tests.support.command import typed
 from tests.support.factory import make_run_at

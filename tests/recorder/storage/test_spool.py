@@ -31,14 +31,15 @@ from logs_ui.recorder.storage.changes import (
 )
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.limits import Limits
-from logs_ui.recorder.storage.spool import spool_files as spool
-from logs_ui.recorder.storage.spool import spool_format, spool_ingest
+from logs_ui.recorder.storage.spool import files as spool
+from logs_ui.recorder.storage.spool import format as spool_format
+from logs_ui.recorder.storage.spool import ingest as spool_ingest
+from logs_ui.recorder.storage.spool.entry import Entry, Failures, decoded, encoded
+from logs_ui.recorder.storage.spool.files import Spool, SpoolFullError, spool_files
+from logs_ui.recorder.storage.spool.format import FORMAT, Frame, NotASpoolError, frame_of, frames
+from logs_ui.recorder.storage.spool.ingest import Ingester, TakenIn
 from logs_ui.recorder.storage.spool.intake import Intake
 from logs_ui.recorder.storage.spool.lease import Lease
-from logs_ui.recorder.storage.spool.spool_entry import Entry, Failures, decoded, encoded
-from logs_ui.recorder.storage.spool.spool_files import Spool, SpoolFullError, spool_files
-from logs_ui.recorder.storage.spool.spool_format import FORMAT, Frame, NotASpoolError, frame_of, frames
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester, TakenIn
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.vocabulary import RunState, SourceKind, Status
 from tests.recorder.delivery.test_writer import storage_of

@@ -22,8 +22,8 @@ from sqlalchemy.exc import OperationalError
 
 from logs_ui.recorder.storage.address import Address, database_address
 from logs_ui.recorder.storage.database import disposed, writing_engine
-from logs_ui.recorder.storage.postgres import postgres_engine
-from logs_ui.recorder.storage.spool.spool_files import spool_files
+from logs_ui.recorder.storage.postgres import engine as postgres_engine
+from logs_ui.recorder.storage.spool.files import spool_files
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from tests.support.changes import begun, locked, stored, wait_until
 from tests.support.exhaustive import cases

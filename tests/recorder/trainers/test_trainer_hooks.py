@@ -25,7 +25,8 @@ import pytest
 
 from logs_ui.recorder import load_run, load_runs, load_scalars, start_run
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
-from logs_ui.recorder.trainers import skyrl_hooks, slime_hooks, trainer_samples, verl_hooks
+from logs_ui.recorder.trainers import samples as trainer_samples
+from logs_ui.recorder.trainers import skyrl_hooks, slime_hooks, verl_hooks
 from tests.support.factory import make_tokenizer
 from tests.support.late import torch
 

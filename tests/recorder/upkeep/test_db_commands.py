@@ -27,10 +27,10 @@ from logs_ui.recorder.storage.address import Address, as_text, masked_address
 from logs_ui.recorder.storage.changes import Source, SourcesChange
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.migrations import Migration
+from logs_ui.recorder.storage.spool.entry import Entry, encoded
+from logs_ui.recorder.storage.spool.files import Spool
+from logs_ui.recorder.storage.spool.ingest import Ingester
 from logs_ui.recorder.storage.spool.lease import Lease
-from logs_ui.recorder.storage.spool.spool_entry import Entry, encoded
-from logs_ui.recorder.storage.spool.spool_files import Spool
-from logs_ui.recorder.storage.spool.spool_ingest import Ingester
 from logs_ui.recorder.storage.spool_folder import spool_folder
 from logs_ui.recorder.storage.sqlite.checkpoints import log_of
 from logs_ui.recorder.storage.tables import (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from logs_ui.rollout import EvaluationRow, Report, evaluation
-from logs_ui.rollout.evaluations.evaluation_report import Sample
+from logs_ui.rollout.evaluations.report import Sample
 from tests.support.evaluations import says, sums
 from tests.support.model_server import model_server
 

@@ -16,7 +16,8 @@ from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
-from logs_ui.app.pages.compare import compare_runs_page, run_differences, run_tasks
+from logs_ui.app.pages.compare import page as compare_runs_page
+from logs_ui.app.pages.compare import run_differences, run_tasks
 from logs_ui.app.pages.compare.run_curves import Axis, make_chart
 from logs_ui.app.pages.compare.run_differences import comparisons, working_trees
 from logs_ui.app.pages.compare.run_tasks import group_sizes, make_table

@@ -2,7 +2,7 @@
 
 import pytest
 
-from logs_ui.app.pages.compare.compare_runs_page import CompareChoice
+from logs_ui.app.pages.compare.page import CompareChoice
 from logs_ui.app.pages.compare.run_figures import Estimate
 from logs_ui.app.pages.compare.run_tasks import TaskLine, TaskTable
 

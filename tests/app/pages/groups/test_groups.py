@@ -16,8 +16,9 @@ from sqlalchemy import Engine, func, insert, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app.pages.groups import group_page, groups_page
-from logs_ui.app.pages.groups.group_charts import stacks, strip
+from logs_ui.app.pages.groups import group_page
+from logs_ui.app.pages.groups import page as groups_page
+from logs_ui.app.pages.groups.charts import stacks, strip
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.differences import Differ
 from logs_ui.recorder import queries

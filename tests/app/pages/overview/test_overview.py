@@ -14,7 +14,7 @@ from sqlalchemy import Engine, insert, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
-from logs_ui.app.pages.overview.overview_page import Steps
+from logs_ui.app.pages.overview.page import Steps
 from logs_ui.app.pages.overview.step_tiles import TileWindow, make_tiles
 from logs_ui.app.parts.step_charts import Form, function_means, make_charts, smoothed, spelt, written
 from logs_ui.recorder import flush, queries, start_run

@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 from playwright.sync_api import Page, expect
 
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from tests.faults.realistic import agents
 from tests.faults.realistic.recorded import recorded
 from tests.support.axe import check_looks

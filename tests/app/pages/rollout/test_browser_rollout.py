@@ -11,7 +11,7 @@ from playwright.sync_api import Page, expect
 from sqlalchemy import Engine, update
 from sqlmodel import col
 
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run
 from logs_ui.recorder.vocabulary import RunState, SentPrompt

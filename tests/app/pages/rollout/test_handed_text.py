@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logs_ui.app.pages.rollout import rollout_page
+from logs_ui.app.pages.rollout import page as rollout_page
 from logs_ui.recorder import load_run, record
 from logs_ui.recorder.analysis.rescore.rescore import rescore
 from logs_ui.recorder.storage.payload import NO_TOKENS

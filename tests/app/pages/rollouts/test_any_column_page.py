@@ -10,13 +10,13 @@ from fastapi.testclient import TestClient
 from sqlalchemy import case, update
 from sqlmodel import col
 
-from logs_ui.app.pages.rollouts.rollout_table import Rows
+from logs_ui.app.pages.rollouts.table import Rows
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.table_columns import make_columns
 from logs_ui.app.web import urls
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
-from logs_ui.recorder.queries.search.search_hits import Hit
+from logs_ui.recorder.queries.search.hits import Hit
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow

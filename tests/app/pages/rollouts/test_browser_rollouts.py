@@ -8,7 +8,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 from sqlalchemy import Engine
 
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from logs_ui.recorder.vocabulary import RunState
 from tests.support.axe import violations
 from tests.support.dashboard import add_rollouts

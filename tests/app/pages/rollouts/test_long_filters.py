@@ -8,7 +8,7 @@ from starlette.testclient import TestClient
 
 from logs_ui.app.main import create_app
 from logs_ui.recorder import FilterError, load_run
-from logs_ui.recorder.queries.filters import filter_language
+from logs_ui.recorder.queries.filters import language as filter_language
 from logs_ui.recorder.storage.address import Address, as_text
 from logs_ui.recorder.upkeep import prune
 from logs_ui.recorder.vocabulary import RunState

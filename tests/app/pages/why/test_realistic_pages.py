@@ -19,7 +19,7 @@ from logs_ui.app.commands.cli import app
 from logs_ui.app.main import create_app
 from logs_ui.app.web import urls
 from logs_ui.recorder import load_run
-from logs_ui.recorder.diagnosis.tables.task_table import Label
+from logs_ui.recorder.diagnosis.tables.tasks import Label
 from logs_ui.recorder.vocabulary import LossCause
 from tests.faults.realistic import Realistic, Truth
 from tests.faults.realistic.agents import FORGOTTEN

@@ -10,9 +10,9 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 from starlette.testclient import TestClient
 
-from logs_ui.app.commands.serve_command import BackgroundServer
+from logs_ui.app.commands.serve import BackgroundServer
 from logs_ui.app.main import create_app, make_templates
-from logs_ui.app.pages.why.why_cards import make_cards
+from logs_ui.app.pages.why.cards import make_cards
 from logs_ui.app.parts.figure_table import line, thinned
 from logs_ui.app.parts.loss_waterfall import make_fall
 from logs_ui.app.web import urls

@@ -18,9 +18,9 @@ from logs_ui.recorder import flush, load_runs, record, start_run, trace_env
 from logs_ui.recorder.capture.calls import Generation
 from logs_ui.recorder.capture.model_answers import Sequence as Answer
 from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
-from logs_ui.recorder.queries.search.search_text import parts_of
+from logs_ui.recorder.queries.search.rollout_texts import parts_of
 from logs_ui.recorder.rows.attribution import RowCalls, Turn
-from logs_ui.recorder.rows.row_tokens import with_logprobs
+from logs_ui.recorder.rows.tokens import with_logprobs
 from logs_ui.recorder.storage.payload import Tokens
 from tests.support.changes import wait_until
 from tests.support.exhaustive import cases

@@ -1,0 +1,224 @@
+"""Where the best and the worst of a group part: the turns by hand, and what the page says of them."""
+
+import re
+from collections.abc import Sequence
+from html import unescape
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from logs_ui.app.pages.groups.compare_rollouts_page import aligned
+from logs_ui.app.pages.groups.lens import Lens, lens_of
+from logs_ui.app.parts import turns
+from logs_ui.app.parts.differences import Differ
+from logs_ui.app.parts.timeline import Card, make_timeline
+from logs_ui.recorder import load_run, queries, start_run
+from logs_ui.recorder.queries import Kind, Rollout
+from logs_ui.recorder.storage.database import reading_engine
+from logs_ui.recorder.storage.tables import EvaluationRow
+from tests.support.dashboard import dashboard
+
+ASK = [{"role": "user", "content": "go"}]
+
+
+def played(*actions: Any) -> list[turns.Turn]:
+    """A rollout that sent these, one a turn; what is a string was only said."""
+    messages: list[dict[str, Any]] = [{"role": "user", "content": "go"}]
+    sent: list[dict[str, Any]] = []
+    for number, action in enumerate(actions, 1):
+        messages.append({"role": "assistant", "content": str(action), "reasoning_content": f"thought {id(action)}"})
+        if not isinstance(action, str):
+            reward = {"reward": number / 10}
+            sent.append({"turn": number, "action": action, "observation": {"text": f"answer {number}"}, **reward})
+    row = EvaluationRow(turns=len(actions))  # type: ignore[call-arg]  # nothing else of it is looked at
+    return turns.turns_of(make_timeline(Rollout(row, messages, sent, {}, {}, None)))
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "expected"),
+    [
+        #                                            same, number, a and b there, after
+        ([{"x": 1}, {"x": 2}, {"x": 3}], [{"x": 1}, {"x": 9}], (1, 2, True, True, 1, 0)),
+        ([{"x": 1}, {"x": 2}], [{"x": 1}], (1, 2, True, False, 0, 0)),
+        ([{"x": 1}], [{"x": 1}, {"x": 2}, {"x": 3}], (1, 2, False, True, 0, 1)),
+        ([{"x": 1}, {"x": 2}], [{"x": 1}, {"x": 2}], (2, None, False, False, 0, 0)),
+        ([{"x": 1}, {"x": 2}], [{"x": 2}, {"x": 1}], (0, 1, True, True, 1, 1)),
+        ([], [{"x": 2}], (0, 1, False, True, 0, 0)),
+        ([], [], (0, None, False, False, 0, 0)),
+        ([{"x": 1, "y": 2}], [{"y": 2, "x": 1}], (1, None, False, False, 0, 0)),
+        (["look  around\n"], ["look around"], (1, None, False, False, 0, 0)),
+        (["look"], [{"look": True}], (0, 1, True, True, 0, 0)),
+    ],
+)
+def test_two_rollouts_have_a_beginning_a_parting_and_an_end(
+    a: list[Any], b: list[Any], expected: tuple[Any, ...]
+) -> None:
+    found = turns.parted(played(*a), played(*b))
+    assert (
+        len(found.same), found.number, found.a is not None, found.b is not None, len(found.after_a), len(found.after_b)
+    ) == expected  # fmt: skip
+
+
+def lens(*rollouts: tuple[float, Sequence[Any]], kind: Kind = Kind.MIXED) -> Lens | None:
+    """Of rollouts with these rewards and actions, the highest first; ids count from 1."""
+    rows = [EvaluationRow(id=i, reward=reward) for i, (reward, _) in enumerate(rollouts, 1)]  # type: ignore[call-arg]
+    opened = {i: played(*actions) for i, (_, actions) in enumerate(rollouts, 1)}
+    return lens_of(None, rows, opened, kind)  # type: ignore[arg-type]  # it is handed on
+
+
+def test_it_shows_the_turn_what_came_before_and_what_followed() -> None:
+    best, worst = [{"x": n} for n in (1, 2, 3, 4, 5, 6, 7)], [{"x": 1}, {"x": 9}, "give up"]
+    found = lens((1.0, best), (0.5, [{"x": 5}]), (0.0, worst))
+    assert found is not None
+    assert [(it.number, it.action or it.said, it.answer, it.reward) for it in found.same] == [
+        (1, "x 1", "text answer 1", 0.1)
+    ]
+    assert found.turn is not None
+    assert found.turn.number == 2
+    assert [piece.name for piece in found.turn.pieces] == ["assistant", "action: x", "observation"], "no reasoning"
+    said, action, observation = found.turn.pieces
+    assert [(it.text, it.changed) for it in action.a.segments] == [("2", True)]
+    assert [(it.text, it.changed) for it in action.b.segments] == [("9", True)]
+    assert observation.is_equal
+    assert not said.is_equal
+    assert found.worth == (0.2, 0.2)
+    assert [it.action for it in found.a.turns] == ["x 3", "x 4", "x 5"]
+    assert found.a.more == 2
+    assert [(it.action or it.said, it.answer, it.reward) for it in found.b.turns] == [("give up", "", None)]
+    assert (found.a.side.row.id, found.b.side.row.id) == (1, 3)
+
+
+def test_tool_calls_are_written_as_people_write_them() -> None:
+    edit = {"name": "str_replace_editor", "arguments": {"command": "view", "path": "/src/a.py"}}
+    best = [{"x": 1}, edit, {"name": "bash", "arguments": {"command": "git diff"}}]
+    found = lens((1.0, best), (0.0, [{"x": 2}]))
+    assert found is not None
+    assert [it.action for it in found.a.turns] == ["str_replace_editor  command=view path=/src/a.py", "bash  git diff"]
+
+
+def test_text_parts_at_its_first_word_that_differs_behind_a_folded_beginning() -> None:
+    head = "the same words " * 100
+    found = lens((1.0, [head + "so 4"]), (0.0, [head + "so 5"]))
+    assert found is not None
+    assert found.turn is not None
+    (piece,) = found.turn.pieces
+    assert [segment.text for segment in piece.a.segments if segment.changed] == ["4"]
+    assert [segment.text for segment in piece.b.segments if segment.changed] == ["5"]
+    assert piece.a.segments[0].skipped > 1000
+    assert found.same == []
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "is_equal"),
+    [
+        ({"$image": "a" * 64}, {"$image": "a" * 64}, True),
+        ({"$image": "a" * 64}, {"$image": "b" * 64}, False),
+        ({"$image": "a" * 64}, {"$image": None, "note": "not kept: it is larger"}, False),
+        ({"$image": None}, {"$image": None}, False),
+    ],
+)
+def test_images_are_compared_by_their_content(a: dict[str, Any], b: dict[str, Any], *, is_equal: bool) -> None:
+    (pictures,) = [it for it in aligned(1, seen(a), seen(b), Differ()).pieces if it.name == "images"]
+    assert pictures.is_equal is is_equal
+    assert [len(half.pictures) for half in (pictures.a, pictures.b)] == [1, 1]
+
+
+def seen(image: dict[str, Any]) -> list[Card]:
+    """The cards of a turn whose observation has this image, and the same text in each."""
+    messages = [{"role": "user", "content": "go"}, {"role": "assistant", "content": "I look."}]
+    action = {"turn": 1, "action": {"look": 1}, "observation": {"text": "a page", "screenshot": image}}
+    row = EvaluationRow(turns=1)  # type: ignore[call-arg]  # nothing else of it is looked at
+    return make_timeline(Rollout(row, messages, [action], {}, {}, None))
+
+
+def test_a_dead_group_shows_one_that_parts_where_any_does() -> None:
+    alike = [{"x": 1}]
+    found = lens((0.0, alike), (0.0, [{"x": 2}]), (0.0, alike), kind=Kind.FAILED)
+    assert found is not None
+    assert found.is_dead
+    assert found.b.side.row.id == 2
+    same = lens((0.0, alike), (0.0, alike), kind=Kind.PASSED)
+    assert same is not None
+    assert (same.turn, len(same.same), same.worth) == (None, 1, (None, None))
+
+
+def test_without_two_that_have_turns_there_is_none() -> None:
+    assert lens((1.0, [])) is None
+    assert lens((1.0, ["a"]), (0.0, [])) is None
+    assert lens((1.0, []), (0.5, ["a"]), (0.0, ["b"])) is None, "the best is not another"
+
+
+def page(path: Path, *rollouts: tuple[float, Sequence[str]], top: float = 1.0) -> tuple[str, list[int]]:
+    """The page of a group of these rewards and answers, as text; the run's highest reward is `top`."""
+    with start_run("a run", db=path) as run:
+        with run.rollout(ASK, group="other") as row:
+            row.turn("x")
+        row.score(top)
+        for i, (reward, answers) in enumerate(rollouts):
+            with run.rollout(ASK, group="g", generation=i) as row:
+                for number, answer in enumerate(answers):
+                    row.turn(answer, action={"do": answer}, observation=f"{answer} is done", reward=float(number))
+            row.score(reward)
+    ids = [int(row_id) for row_id in load_run(db=path)["id"]][1:]
+    with dashboard(path) as client:
+        response = client.get(f"/runs/latest/groups/{ids[0]}")
+    assert response.status_code == 200
+    return response.text, ids
+
+
+def text_of(html: str) -> str:
+    panel = re.search(r'<details class="lens".*?\n</details>', html, re.DOTALL)
+    return " ".join(unescape(re.sub(r"<[^>]+>", " ", panel[0] if panel else "")).split())
+
+
+def test_the_page_says_where_and_leads_to_the_whole_comparison(tmp_path: Path) -> None:
+    worst, best = ["look", "left"], ["look", "right", "stop"]
+    html, (low, high) = page(tmp_path / "a.db", (0.0, worst), (1.0, best))
+    said = text_of(html)
+    assert said.startswith("Where best and worst diverge at turn 2 full comparison best, gen 1 1.000")
+    assert "The first turn has the same action 1 do look → look is done" in said
+    assert "best, gen 1 1.000 ▲ higher reward" in said
+    assert "worst, gen 0 0.000 ▼ lower reward" in said
+    assert 'class="lens-body" data-better="a"' in html
+    assert "action: do right left observation right is done left is done env reward +1.000 +1.000" in said
+    assert "what followed 3 do stop → stop is done +2.000 nothing: the rollout ended" in said
+    (address,) = re.findall(r'href="(/runs/[^"]*/compare\?[^"]*#turn-2)"', html)
+    assert unescape(address).endswith(f"a={high}&b={low}#turn-2")
+
+
+def test_the_higher_reward_is_marked_whichever_side_it_is_on(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    _, (low, high) = page(path, (0.0, ["look", "left"]), (1.0, ["look", "right"]))
+    with dashboard(path) as client:
+        for a, b, better in ((low, high, "b"), (high, low, "a")):
+            html = client.get(f"/runs/latest/compare?a={a}&b={b}").text
+            assert f'class="comparison" data-better="{better}"' in html
+            assert (html.index("higher reward") < html.index("lower reward")) == (better == "a")
+        assert "data-better" not in client.get(f"/runs/latest/compare?a={low}&b={low}").text
+
+
+def test_a_turn_that_one_lacks_is_said_to_be_missing(tmp_path: Path) -> None:
+    said = text_of(page(tmp_path / "a.db", (0.0, ["look"]), (1.0, ["look", "right"]))[0])
+    assert "at turn 2" in said
+    assert said.count("already ended") == 1
+    assert "right already ended action: do right" in said
+
+
+def test_a_dead_group_teaches_nothing_and_says_so(tmp_path: Path) -> None:
+    said = text_of(page(tmp_path / "a.db", (0.0, ["a"]), (0.0, ["b"]))[0])
+    assert said.startswith(
+        "Where two rollouts diverge at the first turn all failed: zero reward variance, so this group gives no"
+    )
+    assert "higher reward" not in said
+    said = text_of(page(tmp_path / "b.db", (1.0, ["a"]), (1.0, ["a"]), top=0.0)[0])
+    assert said.startswith("Where two rollouts diverge nowhere: their actions are identical, turn by turn all passed: ")
+
+
+def test_the_worst_of_many_is_opened_for_it(tmp_path: Path) -> None:
+    html, ids = page(tmp_path / "a.db", *[(20.0 - i, [f"a{i}"]) for i in range(20)], top=20.0)
+    assert "worst, gen 19" in text_of(html)
+    columns = re.split(r'(?=<article class="completion")', html)[1:]
+    assert "show turns" in columns[-1].lower(), "its column waits as before"
+    with reading_engine(tmp_path / "a.db").connect() as db:
+        assert len(queries.opened(db, 1, ids)) == 20
