@@ -13,7 +13,8 @@ import pytest
 import typer
 
 from logs_ui.app.commands.cli import app
-from logs_ui.recorder.api.start_run import OpenRollout, OpenRun
+from logs_ui.recorder.api.open_rollout import OpenRollout
+from logs_ui.recorder.api.start_run import OpenRun
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]

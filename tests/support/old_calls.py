@@ -27,12 +27,8 @@ class StandInTrainer:
 @contextmanager
 def generating(trainer: Any) -> Iterator[None]:
     """It is in the middle of a batch, whose rows it does not show."""
-    trl._batches[trainer] = trl.Batch(0, [])
-    trl._generating.add(trainer)
-    try:
+    with trl.own_batch(trainer, []), trl.outermost_call("generate and score", trainer):
         yield
-    finally:
-        trl._generating.discard(trainer)
 
 
 def call_as_025(recorded: Callable[..., Any], prompts: list[Any], processing_class: Any = None, **args: Any) -> Any:

@@ -29,7 +29,7 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
 from typing import Any, cast
@@ -69,16 +69,38 @@ _at_start: list[Callable[[Any], None]] = []
 _shared: Counter[str] = Counter()  # values that ranks shared, by the trainer's output folder
 _WAIT_SECONDS = 60
 NOT_ON_RANK_0 = "rank 0 does not record this training, so this rank cannot. Record it on every rank"
-_listeners: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
-_callbacks: "weakref.WeakKeyDictionary[Any, Any]" = weakref.WeakKeyDictionary()
-_batches: "weakref.WeakKeyDictionary[Any, Batch]" = weakref.WeakKeyDictionary()
-_counts: "weakref.WeakKeyDictionary[Any, int]" = weakref.WeakKeyDictionary()
-_generating: "weakref.WeakSet[Any]" = weakref.WeakSet()
-_scoring: "weakref.WeakSet[Any]" = weakref.WeakSet()
-_rolling_out: "weakref.WeakSet[Any]" = weakref.WeakSet()
-_resampling: "weakref.WeakSet[Any]" = weakref.WeakSet()
-stepping: "weakref.WeakSet[Any]" = weakref.WeakSet()
-"""Those in a step of training, which may begin while the model is still in the mode of an evaluation."""
+_followed: "weakref.WeakKeyDictionary[Any, Followed]" = weakref.WeakKeyDictionary()
+
+
+@dataclass
+class Followed:
+    """What is remembered of a trainer from one of its calls to the next.
+
+    Attributes:
+        listener: The `trainer_run.Recording` that its calls are reported to; None if it has none.
+        callback: The callback of that listener; None without one.
+        batch: The batch that it rolls out, or rolled out last; None before the first.
+        batches: Number of its batches so far.
+        running: The calls that it is inside of: "generate and score", "generate", "score", and "step", a step of
+            training, which may begin while the model is still in the mode of an evaluation.
+        samples_again: True if an override makes several batches in this one call.
+    """
+
+    listener: Any = None
+    callback: Any = None
+    batch: Batch | None = None
+    batches: int = 0
+    running: set[str] = field(default_factory=set)
+    samples_again: bool = False
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the dataset rows of the current batch; none before the first."""
+        return [] if self.batch is None else self.batch.rows
+
+
+def _follow(trainer: Any) -> Followed:
+    return _followed.setdefault(trainer, Followed())
 
 
 def install() -> None:
@@ -89,7 +111,11 @@ def install() -> None:
 
 def generating() -> dict[Any, int]:
     """Return the trainers that are in the middle of a batch, with the number of this process's rows."""
-    return {trainer: len(_batches[trainer].rows) for trainer in _generating}
+    return {trainer: len(_follow(trainer).rows) for trainer in _in_a_batch()}
+
+
+def _in_a_batch() -> list[Any]:
+    return [trainer for trainer, state in tuple(_followed.items()) if "generate and score" in state.running]
 
 
 def watch_batches(door: Any) -> None:
@@ -116,7 +142,7 @@ def environments(trainer: Any) -> list[Any]:
 
 def place_of(environment: Any) -> tuple[Any, int | None] | None:
     """Return the trainer in whose batch the environment plays, and its row (None if several); None if in no batch."""
-    for trainer in tuple(_generating):
+    for trainer in _in_a_batch():
         rows = [row for row, other in enumerate(environments(trainer)) if other is environment]
         if rows:
             return trainer, rows[0] if len(rows) == 1 else None
@@ -125,22 +151,24 @@ def place_of(environment: Any) -> tuple[Any, int | None] | None:
 
 def listener_of(state: Any) -> Any:
     """Return the listener of the trainer with this `state`, which callbacks get; None without one."""
-    return next((listener for trainer, listener in tuple(_listeners.items()) if trainer.state is state), None)
+    heard = ((trainer, followed.listener) for trainer, followed in tuple(_followed.items()) if followed.listener)
+    return next((listener for trainer, listener in heard if trainer.state is state), None)
 
 
 def attach(trainer: Any, listener: Any) -> None:
     """Report what the trainer does to the listener, a `trainer_run.Recording`, and no longer to the one before."""
-    _listeners[trainer] = listener
+    followed = _follow(trainer)
+    followed.listener = listener
     patch_classes(trainer)
-    if trainer in _callbacks:
-        trainer.remove_callback(_callbacks[trainer])
-    _callbacks[trainer] = reporting_callback(listener.logged, listener.train_ended)
-    trainer.add_callback(_callbacks[trainer])
+    if followed.callback is not None:
+        trainer.remove_callback(followed.callback)
+    followed.callback = reporting_callback(listener.logged, listener.train_ended)
+    trainer.add_callback(followed.callback)
 
 
 def current_batch(trainer: Any, count: int) -> Batch | None:
     """Return the batch that the current call's prompts come from; None if the trainer did not show it."""
-    batch = _batches.get(trainer)
+    batch = _follow(trainer).batch
     return batch if batch is not None and len(batch.rows) == count else None
 
 
@@ -148,7 +176,7 @@ def position(trainer: Any, count: int) -> dict[str, Any]:
     """Return the fields of a `RolloutCall` that say where a trainer is when it calls a rollout function with `count`
     prompts. `step` is the one that TRL logs the batch under: in training the next one, in an evaluation the last one.
     """
-    training = bool(trainer.model.training) or trainer in stepping
+    training = bool(trainer.model.training) or "step" in _follow(trainer).running
     process = int(trainer.accelerator.process_index)
     step = int(trainer.state.global_step)
     generations = trainer.num_generations if training else getattr(trainer, "num_generations_eval", None)
@@ -229,15 +257,18 @@ def _patch(owner: type) -> None:
 
 
 @contextmanager
-def outermost_call(trainers: "weakref.WeakSet[Any]", trainer: Any) -> Iterator[bool]:
-    """Yield False inside a call that an override makes of the method that it overrides, otherwise True."""
-    outermost = trainer not in trainers
-    trainers.add(trainer)
+def outermost_call(call: str, trainer: Any) -> Iterator[bool]:
+    """Yield False inside a call that an override makes of the method that it overrides, otherwise True. `call` is one
+    of `Followed.running`.
+    """
+    running = _follow(trainer).running
+    outermost = call not in running
+    running.add(call)
     try:
         yield outermost
     finally:
         if outermost:
-            trainers.discard(trainer)
+            running.discard(call)
 
 
 def _prepare(trainer: Any) -> None:
@@ -248,7 +279,7 @@ def _prepare(trainer: Any) -> None:
         with guard("preparing to record a trainer"):
             prepare(trainer)
     with guard("preparing a trainer"):
-        has_function = trainer in _listeners or getattr(trainer, "rollout_func", None) is not None
+        has_function = _follow(trainer).listener is not None or getattr(trainer, "rollout_func", None) is not None
         if has_function or (_door is not None and _door.records(trainer)):
             patch_classes(trainer)
 
@@ -265,7 +296,7 @@ def _with_end(train: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
     try:
         return train(trainer, *args, **kwargs)
     except BaseException as error:
-        listener = _listeners.get(trainer)
+        listener = _follow(trainer).listener
         if listener is not None:
             with guard("recording that training was left by an exception"):
                 listener.train_raised(error)
@@ -274,10 +305,10 @@ def _with_end(train: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
 
 @patch
 def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    listener = _listeners.get(trainer)
+    listener = _follow(trainer).listener
     if listener is None:
         return calculate(trainer, *args, **kwargs)
-    with outermost_call(_scoring, trainer) as outermost:
+    with outermost_call("score", trainer) as outermost:
         if not outermost:
             return calculate(trainer, *args, **kwargs)
         returned: dict[int, Any] = {}
@@ -401,7 +432,7 @@ def _declined(shape: tuple[int, ...], returned: dict[int, Any]) -> NDArray[np.bo
 
 @patch
 def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
-    with outermost_call(_generating, trainer) as outermost:
+    with outermost_call("generate and score", trainer) as outermost:
         if not outermost:
             return _sampled_again(generate_and_score, trainer, *args, **kwargs)
         returned: dict[int, Any] = {}
@@ -415,15 +446,15 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
             if _door is not None and _door.awaits_tokens(trainer):  # before trl 0.24
                 with guard("recording the tokens of a batch"):
                     generated(trainer, trl_shapes.tokens_of_scored(scored))
-    listener = _listeners.get(trainer)
-    if listener is not None and calls is not None:
+    followed = _follow(trainer)
+    if followed.listener is not None and calls is not None:
         with guard("recording what a batch was scored with"):
-            listener.scored(calls, [""] * len(_batches[trainer].rows))
-            handed(trainer, [None] * len(_batches[trainer].rows))
+            followed.listener.scored(calls, [""] * len(followed.rows))
+            handed(trainer, [None] * len(followed.rows))
             rewards_returned(trainer, returned)
-    if listener is not None and trainer not in _resampling:
-        _report_advantages(listener, scored)
-    _resampling.discard(trainer)
+    if followed.listener is not None and not followed.samples_again:
+        _report_advantages(followed.listener, scored)
+    followed.samples_again = False
     return scored
 
 
@@ -433,11 +464,12 @@ def _sampled_again(generate_and_score: Method, trainer: Any, /, *args: Any, **kw
     """
     if _door is None or not _door.has_tokens(trainer):
         return generate_and_score(trainer, *args, **kwargs)
-    _resampling.add(trainer)
+    followed = _follow(trainer)
+    followed.samples_again = True
     with own_batch(trainer, _rows_of(*args, **kwargs)):
         scored = generate_and_score(trainer, *args, **kwargs)
-    if trainer in _listeners:
-        _report_advantages(_listeners[trainer], scored)
+    if followed.listener is not None:
+        _report_advantages(followed.listener, scored)
     return scored
 
 
@@ -448,15 +480,15 @@ def _report_advantages(listener: Any, scored: Mapping[str, Any]) -> None:
 
 def handed(trainer: Any, completions: Any) -> None:
     """Report what reward functions are handed, in any order."""
-    listener = _listeners.get(trainer)
+    listener = _follow(trainer).listener
     if listener is not None:
         listener.handed(completions, are_parsed=trl_shapes.parses_answers(trainer))
 
 
 def rewards_returned(trainer: Any, returned: dict[int, Any]) -> None:
     """Report rewards of the current batch as its reward functions `returned` them, if that is known of each."""
-    listener = _listeners.get(trainer)
-    rows = _batches[trainer].rows
+    listener = _follow(trainer).listener
+    rows = _follow(trainer).rows
     if listener is not None and returned and all(len(values) == len(rows) for values in returned.values()):
         by_function = [[math.nan if reward is None else reward for reward in returned[i]] for i in sorted(returned)]
         values = np.array(by_function, np.float32).T.astype(np.float64)  # trl's tensor has 32 bits
@@ -471,8 +503,9 @@ def _rows_of(inputs: Any = None, *_: Any, **__: Any) -> list[Any]:
 
 def own_batch(trainer: Any, rows: list[Any]) -> AbstractContextManager[None]:
     """Count the batch, and open its rows at the door unless a rollout function makes it, which records it itself."""
-    _batches[trainer] = Batch(_counts.setdefault(trainer, 0), rows)
-    _counts[trainer] += 1
+    followed = _follow(trainer)
+    followed.batch = Batch(followed.batches, rows)
+    followed.batches += 1
     if _door is None or not rows or getattr(trainer, "rollout_func", None) is not None:
         return nullcontext()
     opened: AbstractContextManager[None] = _door.batch(trainer, [row.get("prompt", NO_PROMPT) for row in rows])
@@ -489,7 +522,7 @@ def generated(trainer: Any, tokens: dict[str, Any], prompts: list[Any] | None = 
 def _with_tokens(generate: Method, trainer: Any, /, *args: Any, **kwargs: Any) -> Any:
     if _door is None or not _door.awaits_tokens(trainer):
         return generate(trainer, *args, **kwargs)
-    with outermost_call(_rolling_out, trainer) as outermost, recorded_tools(trainer):
+    with outermost_call("generate", trainer) as outermost, recorded_tools(trainer):
         result = generate(trainer, *args, **kwargs)
     if outermost:
         with guard("recording the tokens of a batch"):

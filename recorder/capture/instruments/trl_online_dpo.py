@@ -38,7 +38,7 @@ def patch_classes(trainer: Any) -> None:
 
 @patch
 def _with_batch(step: Method, trainer: Any, /, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
-    with trl.outermost_call(trl.stepping, trainer) as outermost:
+    with trl.outermost_call("step", trainer) as outermost:
         if not outermost:
             return step(trainer, model, inputs, *args, **kwargs)
         rows: list[Any] = []
