@@ -11,13 +11,14 @@ if TYPE_CHECKING:
     from logs_ui.recorder.analysis.rescore.rescore import rescore
     from logs_ui.recorder.api.async_grpo.record_worker import record_worker
     from logs_ui.recorder.api.diagnosis_callback import DiagnosisCallback
+    from logs_ui.recorder.api.open_rollout import OpenRollout
     from logs_ui.recorder.api.options import RecordOptions
     from logs_ui.recorder.api.record import record
     from logs_ui.recorder.api.record_environment import record_environment
     from logs_ui.recorder.api.record_trainer import LogsUICallback, record_trainer
     from logs_ui.recorder.api.record_verifiers import record_verifiers
     from logs_ui.recorder.api.row_scope import CurrentRow, current_row, row_scope, unrecorded
-    from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
+    from logs_ui.recorder.api.start_run import OpenRun, start_run
     from logs_ui.recorder.api.trace_env import trace_env
     from logs_ui.recorder.capture.instruments.http_clients import trace_client, untrace_client
     from logs_ui.recorder.delivery.writer import flush
@@ -89,13 +90,14 @@ _NAMES = {
     "analysis.rescore.rescore": ("rescore",),
     "api.async_grpo.record_worker": ("record_worker",),
     "api.diagnosis_callback": ("DiagnosisCallback",),
+    "api.open_rollout": ("OpenRollout",),
     "api.options": ("RecordOptions",),
     "api.record": ("record",),
     "api.record_environment": ("record_environment",),
     "api.record_trainer": ("LogsUICallback", "record_trainer"),
     "api.record_verifiers": ("record_verifiers",),
     "api.row_scope": ("CurrentRow", "current_row", "row_scope", "unrecorded"),
-    "api.start_run": ("OpenRollout", "OpenRun", "start_run"),
+    "api.start_run": ("OpenRun", "start_run"),
     "api.trace_env": ("trace_env",),
     "capture.instruments.http_clients": ("trace_client", "untrace_client"),
     "delivery.writer": ("flush",),

@@ -9,8 +9,9 @@ import itertools
 import time
 from typing import Any, TypeVar, Unpack
 
+from logs_ui.recorder.api.open_rollout import OpenRollout
 from logs_ui.recorder.api.options import RecordOptions, checked_options, takes_record_options
-from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
+from logs_ui.recorder.api.start_run import OpenRun, start_run
 from logs_ui.recorder.capture.calls import EnvironmentCall, Generation
 from logs_ui.recorder.capture.http.replies import asked
 from logs_ui.recorder.guard import guard

@@ -26,8 +26,9 @@ import numpy as np
 
 from logs_ui.recorder.api.async_grpo.trainer_channel import TrainerChannel, TrainerListener, TrainerRaised
 from logs_ui.recorder.api.environment_factory import record_environments
+from logs_ui.recorder.api.open_rollout import OpenRollout
 from logs_ui.recorder.api.options import RecordOptions, checked_options
-from logs_ui.recorder.api.start_run import OpenRollout, OpenRun, start_run
+from logs_ui.recorder.api.start_run import OpenRun, start_run
 from logs_ui.recorder.capture.calls import Generation, answered, generating_strand, generation
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall, recorded_function
 from logs_ui.recorder.capture.instruments import openenv_harness, trl, trl_async, trl_shapes
