@@ -1,6 +1,7 @@
 """What a reader follows: reasoning apart from what was said, tokens and rewards by turn, and texts of any size."""
 
 import re
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -64,12 +65,10 @@ def test_each_turn_has_the_tokens_that_were_sampled_and_those_that_were_inserted
 
 def test_the_outline_says_each_steps_reward() -> None:
     step = {"turn": 1, "text": "go", "action": {"go": 1}, "observation": "a wall", "reward": -0.25, "done": False}
-    found = cards([assistant("go")], actions=[step])
+    made = cards([assistant("go")], actions=[step])
+    shown = SimpleNamespace(cards=made, most_tokens=1, rail=None, scoring=[], anomaly=None)
     template = make_templates().get_template("rollout/_outline.html")
-    none = dict.fromkeys(("tokens", "anomaly", "summary", "row"))
-    html = template.render(
-        scoring=[], cards=found, view="timeline", most_tokens=1, rail=[], show=(), sent=set(), **none
-    )
+    html = template.render(timeline=shown, view="timeline", tokens=None)
     assert "\u22120.25" in html
     assert 'title="reward of this step"' in html
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logs_ui.app.pages.rollout import page as rollout_page
+from logs_ui.app.pages.rollout.record_texts import is_parsed
 from logs_ui.recorder import load_run, record
 from logs_ui.recorder.analysis.rescore.rescore import rescore
 from logs_ui.recorder.storage.payload import NO_TOKENS
@@ -29,8 +29,8 @@ def test_a_text_is_offered_where_the_messages_show_several_parts(
     answer: dict[str, str], handed: str, offered: str
 ) -> None:
     messages = [{"role": "user", "content": "Add."}, {"role": "assistant", **answer}]
-    found = SimpleNamespace(messages=messages, row=SimpleNamespace(handed=handed, turns=1), tokens=NO_TOKENS)
-    assert rollout_page._is_parsed(found) == (offered == "yes")  # type: ignore[arg-type]
+    rollout: Any = SimpleNamespace(messages=messages, row=SimpleNamespace(handed=handed, turns=1), tokens=NO_TOKENS)
+    assert is_parsed(rollout) == (offered == "yes")
 
 
 @pytest.mark.exhaustive

@@ -2,7 +2,7 @@
 
 import pytest
 
-from logs_ui.app.pages.rollout.page import rivals, waits
+from logs_ui.app.pages.rollout.rollout_facts import rivals, waits
 from logs_ui.recorder.storage.tables import EvaluationRow
 
 
