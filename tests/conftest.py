@@ -52,7 +52,7 @@ _LONG = {
     f"test_{name}"
     for name in (
         "both_databases", "browser", "claims", "examples", "faults", "groups_browser", "helper", "live", "long_rollout",
-        "moved_files", "run_command", "storage_faults", "training", "what_was_asked", "word_budgets",
+        "moved_files", "run", "storage_faults", "training", "what_was_asked", "word_budgets",
     )
 }  # fmt: skip
 """Files whose tests come first, so that no process has much left where the other has nothing more to do."""

@@ -377,7 +377,8 @@ def limits() -> Any:
 
 
 @pytest.mark.versions
-@pytest.mark.parametrize("factory", cases([Games, CheckedGames], 1))
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("factory", [Games, CheckedGames])
 def test_a_real_training_is_recorded_with_every_call(game_url: str, tmp_path: Path, factory: type[Games]) -> None:
     rollouts = harness_rollout_func(
         session_factory=factory(game_url), act=guess, result_role="user", limits=limits(), missing_reward=0.0

@@ -116,6 +116,7 @@ def test_the_same_seeds_are_played_in_every_evaluation(game_url: str, server: Mo
 
 
 @pytest.mark.versions
+@pytest.mark.exhaustive
 def test_training_and_offline_evaluation_stand_side_by_side(game_url: str, server: ModelServer, tmp_path: Path) -> None:
     seen: list[EvaluationRow] = []
     settings = Settings(max_reward=1.5)
