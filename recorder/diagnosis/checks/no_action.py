@@ -82,7 +82,8 @@ def _look_unparsed(run: Run) -> Outcome:
     advice = "Open one and compare the answer with what the parser expects; show the format in the prompt."
     where = {"parse_failures>0": rows.facts["parse_failures"] > 0, "stop:no_action": rows.stop_reason == "no_action"}
     if share <= limit:
-        title, trend = f"{percent(ends)} of rollouts end with an answer without an action", _unparsed_end(run.all)
+        title = f"No action is found in the last answer of {percent(ends)} of rollouts"
+        trend = _unparsed_end(run.all)
     elif fallback is not None and np.nansum(sent := fallback.sent(rows)) > failures[is_known].sum() / 2:
         lacking = float(np.nansum(rows.facts["unsaid_actions"]) / np.nansum(rows.turns))
         title = f"In {percent(lacking)} of turns the answer lacks the action that was sent, such as `{fallback.action}`"

@@ -232,7 +232,7 @@ def test_rollouts_that_end_without_an_action_count_however_many_turns_they_had()
     failed = QUARTER.astype(float)
     rows = rows_of(parse_failures=failed, parse_streak=failed, parse_tail=failed, turns=40.0)
     found = card(diagnose_rows(rows), "parse_failures")
-    assert found.title == "25% of rollouts end with an answer without an action"
+    assert found.title == "No action is found in the last answer of 25% of rollouts"
     assert found.is_part
 
 
@@ -242,7 +242,7 @@ def test_a_tenth_of_the_loss_is_not_below_the_threshold() -> None:
     columns: dict[str, Any] = {"parse_failures": failed, "parse_streak": failed, "parse_tail": failed, "turns": 4.0}
     rows = rows_of(reward=np.where(PLACE < 4, 0.0, 1.0), **columns)
     found = card(diagnose_rows(rows), "parse_failures")
-    assert found.title == "4% of rollouts end with an answer without an action"
+    assert found.title == "No action is found in the last answer of 4% of rollouts"
     wide = Settings(thresholds={"parse_failures": 0.5})
     assert "parse_failures" not in ids(diagnose_rows(rows, wide))
 
