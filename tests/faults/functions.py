@@ -147,6 +147,23 @@ def late_calls_fail(place: Place) -> Played:
     return sums(place, {"judge": 0.0 if is_hit else graded(place, 0.6)}, is_hit=is_hit)
 
 
+def judge_falls_back(place: Place) -> Played:
+    is_hit = has_begun(place, 0.3)
+    return sums(place, {"judge": 0.5 if is_hit else graded(place, 0.7)}, is_hit=is_hit)
+
+
+def judge_falls_back_more_and_more(place: Place) -> Played:
+    is_hit = place.step >= 6 and place.random.random() < (place.step - 5) / 30
+    return agent(place, {"judge": 0.5 if is_hit else graded(place, 0.7), "done": 1.0}, done=0.2, is_hit=is_hit)
+
+
+def pays_half(place: Place) -> Played:
+    """Half the credit for a short answer without a proof, which becomes rare."""
+    is_short = place.random.random() < 0.5 - 0.4 * place.progress
+    parts = {"proof": 0.5 if is_short else graded(place, 0.75)}
+    return sums(place, parts, words=12 if is_short else 60)
+
+
 # --- A habit that changes
 
 
@@ -240,6 +257,9 @@ FAULTS: tuple[Fault, ...] = (
     fault("failing judge: tools", "those of a grader from 2 to 8 are paid \u22121", "new_value", grader_fails, WIDE),
     fault("failing judge: game", "a scorer fails for later rollouts of a group", "new_value", scorer_fails, LONG),
     fault("failing judge: batch", "those of its later calls are", "new_value", late_calls_fail, LONG),
+    fault("failing judge: half", "a judge's failures are paid 0.5", "new_value", judge_falls_back, LONG),
+    fault("failing judge: ramp", "ever more of them are", "new_value", judge_falls_back_more_and_more, LONG),
+    fault("half credit", "Healthy: answers that are paid exactly half become rare", None, pays_half, LONG),
     fault("silence", "from a step on a fifth of the answers are empty", "empty_answers", falls_silent, LONG),
     fault("silence: graded", "the same, of a graded reward", "empty_answers", falls_silent_graded, WIDE, steps=20),
     fault("silence: some tasks", "on one of two families", "empty_answers", falls_silent_on_some, LONG),
