@@ -1,5 +1,5 @@
 """Finds reward functions that tell no completion from another: constant ones, those that give a group the same, and
-those that suddenly give many rollouts a value of its own, such as the 0 of a judge that cannot be reached.
+those that suddenly give many rollouts one value, such as the 0 or the 0.5 of a judge that cannot be reached.
 """
 
 from collections.abc import Iterator
@@ -24,6 +24,7 @@ _UNKNOWN = 0.05  # of the range of rewards: puts a function in order that never 
 _GRADED = 3  # different values: 0 and 1 would only be failed and passed
 _SHARE, _BEFORE = 0.05, 0.2  # of the rollouts; of that share, at most, before [ours]
 _LEVELS = 5  # other values: then it is graded [ours]
+_STANDS_OUT = 5  # times as often as the next most frequent value [ours]
 _RARER = 0.25  # as often in one half of a batch as in the other, at most [ours]
 _MIXED = 0.5  # of the rollouts with it have others in their groups [ours]
 _MOVED = 0.1  # of the way to the new value, by which the others may fall [ours]
@@ -139,36 +140,49 @@ def _look_new(run: Run) -> Outcome:
     cards = [card for name in graded if (card := _judge(run, name)) is not None]
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
-    shares = [f"{name} {exact_percent(float(_has_lowest(run, run.rows, name).mean()))}" for name in graded[:3]]
-    return Below(f"Share of the lowest value: {', '.join(shares)} (threshold {_SHARE:.0%}, if it is new).")
+    shares = [
+        f"{name} {exact_percent(float(_has_part(run.rows, name, _find_part(run, name)).mean()))}" for name in graded
+    ]
+    return Below(f"Share of one value: {', '.join(shares[:3])} (threshold {_SHARE:.0%}, if it is new).")
 
 
-def _has_lowest(run: Run, rows: Rows, name: str) -> Bools:
-    """Return (N,) True for rollouts with the lowest value of the last steps."""
-    return np.asarray(np.abs(rows.parts[name] - np.nanmin(run.rows.parts[name])) <= SAME, bool)
+def _find_part(run: Run, name: str) -> float:
+    """Return what a function's failures may be paid in the last steps, weighted: one value far more often than any
+    other below the highest, which is earned; else the lowest.
+    """
+    parts = run.rows.parts[name]
+    kinds, counts = np.unique(np.round(parts[np.isfinite(parts)] / SAME), return_counts=True)
+    *_, second, most = np.argsort(counts[:-1])
+    return float(kinds[most if counts[most] >= _STANDS_OUT * counts[second] else 0] * SAME)
+
+
+def _has_part(rows: Rows, name: str, part: float) -> Bools:
+    return np.asarray(np.abs(rows.parts[name] - part) <= SAME, bool)
 
 
 def _judge(run: Run, name: str) -> Card | None:
     rows, limit = run.all, run.threshold("new_value", _SHARE)
-    affected, has = (_has_lowest(run, some, name) for some in (run.rows, rows))
-    parts, share = rows.parts[name], float(affected.mean())
+    paid, parts = _find_part(run, name), rows.parts[name]
+    affected, has = (_has_part(some, name, paid) for some in (run.rows, rows))
+    share, lowest = float(affected.mean()), float(np.nanmin(parts))
     fields = above(rows.by_step(np.where(np.isfinite(parts), has, np.nan)), limit)
     late = rows.step >= (fields["since_step"] or 0)
-    grew = fields.get("half_step") is not None  # bit by bit, as what is learned does
+    # A policy may learn to fail bit by bit, but not to get one value amid many others.
+    grew = fields.get("half_step") is not None and paid <= lowest + SAME
     if share <= limit or grew or late.all() or has[~late].mean() > _BEFORE * share:
         return None
-    low, rest = float(parts[has][0]), shift(np.where(has, np.nan, parts), late, rows.group)
-    has_fallen = rest.value < -_MOVED * (rest.before - low)
+    rest = shift(np.where(has, np.nan, parts), late, rows.group)
+    has_fallen = rest.value < -_MOVED * (rest.before - lowest)
     if has_fallen or _differs_within_groups(run, name, affected):  # the policy may have learned to fail
         return None
     weight = rows.weights.get(name, 1.0)
-    most = low / weight + SAME
+    value = float(run.rows.values[name][affected][0])
     counts = [f"{has[side].sum()} of {np.isfinite(parts[side]).sum()}" for side in (~late, late)]
-    value, *means = (figure(level / weight) for level in (low, rest.before, rest.after))
+    means = [figure(mean / weight) for mean in (rest.before, rest.after)]
     return Card(
         id="new_value",
-        title=f"{name} gives exactly {value} to {percent(share)} of rollouts, and hardly ever did before",
-        cost=share * (float(np.nanmean(run.rows.parts[name][~affected])) - low),
+        title=f"{name} gives exactly {figure(value)} to {percent(share)} of rollouts, and hardly ever did before",
+        cost=max(share * (float(np.nanmean(run.rows.parts[name][~affected])) - paid), 0.0),
         evidence=(
             f"Before step {fields['since_step']}: {counts[0]} rollouts; since then: {counts[1]}.",
             f"Its other values have not fallen: mean {means[0]} before, {means[1]} since.",
@@ -176,9 +190,9 @@ def _judge(run: Run, name: str) -> Card | None:
             *_tell_position(run.rows, affected),
         ),
         suggestion=f"Look into {name}'s log for calls that failed (a rate limit, a timeout, an answer that could not "
-        f"be read), and let it try again, or return None, in place of {value}.",
+        f"be read), and let it try again, or return None, in place of {figure(value)}.",
         where=links.selecting(
-            run.rows.id, affected, {f"{links.rewards(name)}<={most:.9g}": run.rows.values[name] <= most}
+            run.rows.id, affected, {f"{links.rewards(name)}:{value!r}": run.rows.values[name] == value}
         ),
         own=affected,
         is_setup=True,
@@ -226,10 +240,11 @@ CONSTANT_FUNCTION = check(
 NEW_VALUE = check(
     "new_value",
     "New value of a function",
-    f"More than {_SHARE:.0%} of rollouts get exactly the lowest value of a reward function that has at least {_LEVELS} "
-    f"others, at least five times as many as before a jump, while the others have not fallen by "
-    f"{_MOVED:.0%} of the way to it, and rollouts with it do not differ from others of their groups in any other "
-    "figure. Not judged for functions of few values: their failures look like wrong answers.",
+    f"More than {_SHARE:.0%} of rollouts get exactly one value of a reward function of at least {_LEVELS} others: "
+    f"one that is {_STANDS_OUT} times as frequent as any other below the highest, else the lowest. At least five times "
+    f"as many as before a jump, or before a rise if it is not the lowest, while the others have not fallen by "
+    f"{_MOVED:.0%} of the way to the lowest, and rollouts with it do not differ from others of their groups in any "
+    "other figure. Not judged for functions of few values: their failures look like wrong answers.",
     needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),
     _look_new,
 )

@@ -741,8 +741,8 @@ def same_in_groups(case: Case, *_: str) -> tuple[str, str, str]:
 
 
 def new_value(case: Case) -> tuple[str, float]:
-    name = case.card.title.split()[0]
-    return name, min(values(case.last, name))
+    name, _, _, value, *_ = case.card.title.replace("\N{MINUS SIGN}", "-").split()
+    return name, float(value)
 
 
 def sides(case: Case) -> tuple[list[Rollout], list[Rollout]]:
