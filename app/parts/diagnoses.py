@@ -171,7 +171,7 @@ def in_short(run: str, diagnosis: Diagnosed) -> ShortDiagnosis:
     first = card_of_verdict(report)
     cards = [card for card in top_cards(report.cards) if card is not first]
     return ShortDiagnosis(
-        fall=make_fall(report.fall, report.scale.said, run, report.scope, looked.rollouts),
+        fall=make_fall(report.fall, report.scale.source, run, report.scope, looked.rollouts),
         looked=looked,
         first=first,
         cards=cards[:_TOP],

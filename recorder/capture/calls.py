@@ -56,7 +56,7 @@ class Generation(Struct, frozen=True, array_like=True):
     request_id: str | None = None  # the caller's or the server's name for it; None without one
     # The prompt of a generation without sequences: `messages` or the bytes of the context, as in `Sequence`; None if it
     # is not known.
-    asked: bytes | None = None
+    prompt: bytes | None = None
     reason: StopReason | None = None  # see `stop_causes.reason_of`; None if it did not raise
 
     @property
@@ -70,7 +70,7 @@ class Generation(Struct, frozen=True, array_like=True):
         sequences = self.sequences
         if type(sequences) is TokenBatch:
             return sequences.size
-        return sum([sequence.size for sequence in sequences]) + len(self.asked or b"")
+        return sum([sequence.size for sequence in sequences]) + len(self.prompt or b"")
 
 
 class EnvironmentCall(Struct, frozen=True, array_like=True):

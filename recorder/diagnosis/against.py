@@ -64,7 +64,7 @@ class ComparedFigure:
         return f"{'+' * (by > 0)}{figure(by)}{' pp' * self.is_share}"
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """Return the figure as in `turns 3 (references 5.2 to 5.4)`."""
         written = percent if self.is_share else figure
         low, high = written(min(self.references)), written(max(self.references))
@@ -86,7 +86,7 @@ class Against:
     differing: Sequence[str] = ()  # names of the arguments and sources that differ
 
     @property
-    def said(self) -> str:
+    def verdict(self) -> str:
         """Return the verdict, to follow "Against 4 references: "."""
         if self.steps is None:
             return "not compared, as the runs share too few groups by step"
@@ -103,7 +103,7 @@ class Against:
             begins = "differs from them from" if step is None else "; from"
             begins += f" step {departure.since_step:,} on: "
             begins = ", " if departure.since_step == step else begins
-            sentence, step = sentence + begins + departure.said, departure.since_step
+            sentence, step = sentence + begins + departure.description, departure.since_step
         return sentence + f"; and {len(left) - _NAMED} more" * (len(left) > _NAMED) + f" ({within})"
 
     @property
@@ -114,7 +114,7 @@ class Against:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields and `said`, for JSON."""
-        return {**asdict(self), "said": self.said}
+        return {**asdict(self), "said": self.verdict}
 
 
 class _Flat(NamedTuple):

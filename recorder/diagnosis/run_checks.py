@@ -71,7 +71,7 @@ def _discovered() -> tuple[Diagnostic, ...]:
 
 
 DIAGNOSTICS = _discovered()
-_OURS = {it.id for it in DIAGNOSTICS} | {SCORED_LOW}
+_OURS = {diagnostic.id for diagnostic in DIAGNOSTICS} | {SCORED_LOW}
 T = TypeVar("T")
 
 
@@ -236,18 +236,18 @@ def _make_shown(card: Card, run: Run, within: str, scope: str) -> Card:
     )
 
 
-def all_limits(own: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:
+def all_limits(custom: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:
     """Return the allowed range of each diagnostic's threshold by id, for the built-in ones and the user's. Raises
     SettingsError if two diagnostics have the same id, TypeError if an item is not a Diagnostic.
     """
-    for diagnostic in own:
+    for diagnostic in custom:
         if not isinstance(diagnostic, Diagnostic):
             raise TypeError(f"diagnostics takes Diagnostic(...), not a {type(diagnostic).__name__}")
-    ids = [diagnostic.id for diagnostic in (*DIAGNOSTICS, *own)]
+    ids = [diagnostic.id for diagnostic in (*DIAGNOSTICS, *custom)]
     for name in ids:
         if ids.count(name) > 1:
             raise SettingsError(f"Two diagnostics are called {name!r}: give yours another id.")
-    return {diagnostic.id: diagnostic.limits for diagnostic in (*DIAGNOSTICS, *own)}
+    return {diagnostic.id: diagnostic.limits for diagnostic in (*DIAGNOSTICS, *custom)}
 
 
 def guarded(diagnostic: Diagnostic, failed: list[Failed]) -> Diagnostic:
@@ -260,12 +260,12 @@ def guarded(diagnostic: Diagnostic, failed: list[Failed]) -> Diagnostic:
             failed.append(Failed(diagnostic.id, diagnostic.name, error_line(error)))
             return None
 
-    def look(run: Run) -> Outcome:
+    def look_guarded(run: Run) -> Outcome:
         if any(failure.id == diagnostic.id for failure in failed):
             return None
         return tried(lambda: _checked(diagnostic, diagnostic.look(run)))
 
-    return replace(diagnostic, missing=lambda run: tried(lambda: diagnostic.missing(run)), look=look)
+    return replace(diagnostic, missing=lambda run: tried(lambda: diagnostic.missing(run)), look=look_guarded)
 
 
 def _checked(diagnostic: Diagnostic, card: Outcome) -> Outcome:

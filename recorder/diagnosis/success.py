@@ -61,7 +61,7 @@ class Success:
 
     Attributes:
         marks: the first column that has a value for a rollout decides. Empty if success is not defined.
-        said: the definition in words, to follow "Solved:".
+        description: the definition in words, to follow "Solved:".
         by_eval: the definition of each eval, by its name; empty if all have the same.
 
     Examples:
@@ -70,7 +70,7 @@ class Success:
     """
 
     marks: tuple[Mark, ...] = ()
-    said: str = NOT_DEFINED
+    description: str = NOT_DEFINED
     by_eval: tuple[tuple[str, "Success"], ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
@@ -98,7 +98,7 @@ class Success:
             for definition in definitions
         }
         source = "; ".join(
-            f"{names[definition]}: {'not defined' if definition == cls() else definition.said}"
+            f"{names[definition]}: {'not defined' if definition == cls() else definition.description}"
             for definition in definitions
         )
         return cls(marks, source, tuple(by_eval.items()))
@@ -114,7 +114,7 @@ class Success:
         """Return one definition for all of these rollouts."""
         by, at = settings.solved_by, settings.solved_at
         if by is not None and not np.isfinite(rows.values.get(by, np.full(1, np.nan))).any():
-            return cls(said=f"not defined: solved_by names {by}, which scored no rollout")
+            return cls(description=f"not defined: solved_by names {by}, which scored no rollout")
         if by is not None:
             source = "the highest value recorded" if at is None else "as set"
             at = float(np.nanmax(rows.values[by], initial=SAME)) if at is None else at
@@ -140,7 +140,7 @@ class Success:
         where = f"{column}:1" if column == "env_success" else f"{column}>={at - SAME:.9g}"
         return where if name is None else f"eval:{print_name(name)} {where}"
 
-    def known(self, rows: Rows) -> Bools:
+    def countable(self, rows: Rows) -> Bools:
         """Return (N,) True for rollouts that count as solved or not: where functions decide, those that one scored."""
         is_known = np.zeros(len(rows), bool) if self.marks else np.ones(len(rows), bool)
         for mark, values in self._deciding(rows):
@@ -168,7 +168,7 @@ class Success:
 
     def outcomes(self, rows: Rows) -> Floats:
         """Return (N,) 1 for solved rollouts, 0 for others, NaN for those that cannot count."""
-        return np.where(self.known(rows), self.solved(rows), np.nan)
+        return np.where(self.countable(rows), self.solved(rows), np.nan)
 
 
 def _covers(success: Success, rows: Rows) -> bool:

@@ -129,7 +129,9 @@ def _measured(run: Run, name: str, values: Floats, *, is_share: bool = False) ->
     change = sides and compare(np.where(sides.among, values, np.nan), sides.late, run.all.group, sides.strata)
     extent = float(np.ptp(np.percentile(finite, (1, 99)))) if len(finite) else 0.0
     level = mean(values[run.all.step >= run.rows.steps[0]])
-    return _Measure(name, level, change, sides.said if sides else "", max(_LEAST * extent, SAME), is_share, values)
+    return _Measure(
+        name, level, change, sides.description if sides else "", max(_LEAST * extent, SAME), is_share, values
+    )
 
 
 def _outcome(run: Run, without: Bools | None = None) -> _Measure:

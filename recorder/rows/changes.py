@@ -76,10 +76,10 @@ def _running(job: RunningJob) -> Iterator[Change | RowDraft]:
 
 
 def _so_far(call: RolloutCall, headers: list[dict[str, Any]]) -> Iterator[RowChange | RowDraft | None]:
-    seen = call.so_far()
+    calls = call.so_far()
     attribution = Attribution([RowCalls() for _ in call.prompts], 0)
     with guard("giving calls to rows that run"):
-        attribution = _unfinished(call, seen, is_running=True)
+        attribution = _unfinished(call, calls, is_running=True)
     spelling = spelling_of(call)
     for i, row in enumerate(attribution.rows):
         yield encoded(call, i, row, unfinished_tokens(row), lambda _: {}, headers[i] | all_sampled(row), spelling)
@@ -93,7 +93,7 @@ def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
         prompts = [_NO_IDS if row is None else row.prompt_ids for row in tokens]
         completions = [_NO_IDS if row is None else row.completion_ids for row in tokens]
         decode = spelling.of if spelling else call.decode
-        texts = _last_texts(call) if any(made.is_failure for made in call.calls.generations) else ()
+        texts = _last_texts(call) if any(generation.is_failure for generation in call.calls.generations) else ()
         attribution = attribute(prompts, completions, call.calls.sort(), decode, output.numbers, texts)
     scored: list[ScoredRow] = []
     if job.scoring is not None:
@@ -101,12 +101,12 @@ def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
         with guard("giving calls of reward functions to rows"):
             scored, lost = _scored(job, job.scoring)
         yield RunChange(call.run, {}, unattributed_scoring=lost)
-    asked: Sequence[int | None] = [None] * len(tokens)
+    asked_keys: Sequence[int | None] = [None] * len(tokens)
     with guard("spelling rows"):
         spell_rows(spelling, attribution.rows, tokens)
-        asked = _asked_keys(call, tokens, spelling)
+        asked_keys = _asked_keys(call, tokens, spelling)
     for i, row in enumerate(attribution.rows):
-        columns = {"returned": job.returned, "asked_key": asked[i]}
+        columns = {"returned": job.returned, "asked_key": asked_keys[i]}
         yield encoded(call, i, row, tokens[i], output.extras, columns, spelling, *scored[i : i + 1])
     if job.scoring is None:  # else they were counted with the job before this one
         yield from _count_lost(call, attribution, tokens)
@@ -118,14 +118,14 @@ def _asked_keys(call: RolloutCall, tokens: list[Tokens | None], spelling: Spelli
     """
     keys = list(map(cache(asked_key), call.prompts))  # copies of a prompt are hashed once
     ids = [b"" if row is None else row.prompt_ids.tobytes() for row in tokens]
-    if call.asked or len(set(zip(keys, ids, strict=True))) == len(set(keys)) == len(set(ids)):
-        return call.asked or keys
+    if call.prompt_keys or len(set(zip(keys, ids, strict=True))) == len(set(keys)) == len(set(ids)):
+        return call.prompt_keys or keys
     if spelling is None:
         return [None] * len(keys)
     texts = map(spelling.respelled, _last_texts(call))
     text_of = {key: text.strip()[-_COMPARED:] for key, text in zip(keys, texts, strict=True)}
     spelling.learn([], [row.prompt_ids for row in tokens if row is not None])
-    asked: list[int] = []
+    row_keys: list[int] = []
     for row_key, row in zip(keys, tokens, strict=True):
         prompt = "" if row is None else spelling.whole(row.prompt_ids)
         fits = [
@@ -133,8 +133,8 @@ def _asked_keys(call: RolloutCall, tokens: list[Tokens | None], spelling: Spelli
             for key, prompt_end in text_of.items()
             if prompt_end and is_in(prompt_end, prompt)
         ]
-        asked.append(max(fits)[-1] if fits else row_key)
-    return asked
+        row_keys.append(max(fits)[-1] if fits else row_key)
+    return row_keys
 
 
 def _scored(job: ReturnedJob, scoring: CallRecords) -> tuple[list[ScoredRow], int]:
@@ -152,15 +152,15 @@ def _tokens(output: Output, i: int) -> Tokens | None:
 
 
 def _finished(job: FinishedJob) -> Iterator[Change | RowDraft | None]:
-    seen = job.call.calls.sort()
+    calls = job.call.calls.sort()
     columns = {**job.ended, "returned": job.returned}
     if job.output is None:
-        attribution = attribute_unfinished(1, seen)
+        attribution = attribute_unfinished(1, calls)
         tokens = unfinished_tokens(attribution.rows[0])
         columns |= all_sampled(attribution.rows[0])
     else:
         tokens = job.output.tokens(0)
-        attribution = attribute([tokens.prompt_ids], [tokens.completion_ids], seen)
+        attribution = attribute([tokens.prompt_ids], [tokens.completion_ids], calls)
     spelling = spelling_of(job.call)
     yield encoded(
         job.call, 0, attribution.rows[0], tokens, lambda _: masked(orjson.loads(job.metadata)), columns, spelling
@@ -215,16 +215,16 @@ def _last_text(prompt: bytes) -> str:
 def _end_of_all(call: RolloutCall, attribution: Attribution, error: str) -> Generation | EnvironmentCall | None:
     """Return the unattributed call whose `error` ended the function, so that all rows show it; None without one."""
     failed = [failed_call for failed_call in _failed_calls(call) if failed_call.error == error]
-    end = max(failed, key=lambda one: one.order, default=None)
+    end = max(failed, key=lambda failed_call: failed_call.order, default=None)
     return None if end is None or end.order in _attributed(attribution) else end
 
 
 def _failed_calls(call: RolloutCall) -> list[Generation | EnvironmentCall]:
     """Return the calls that raised, without those that an environment's call made."""
-    made: list[Generation | EnvironmentCall] = [*call.calls.generations, *call.calls.environment_calls]
+    calls: list[Generation | EnvironmentCall] = [*call.calls.generations, *call.calls.environment_calls]
     return [
         failed_call
-        for failed_call in made
+        for failed_call in calls
         if failed_call.error is not None and (failed_call.strand is None or failed_call.strand.call is None)
     ]
 
@@ -264,6 +264,6 @@ def _unseen(call: RolloutCall, attribution: Attribution, returned: Sequence[Toke
     silent = sum([not (row.turns or row.failures) and answer not in answers for row, answer in rows])
     if not silent:
         return 0
-    seen = sum(len(made.sequences) for made in call.calls.generations)
+    answered = sum(len(generation.sequences) for generation in call.calls.generations)
     placed = sum(1 + len(turn.others) for row in attribution.rows for turn in row.turns)
-    return max(0, silent - max(0, seen - placed))
+    return max(0, silent - max(0, answered - placed))

@@ -51,7 +51,7 @@ def messages_of(
         texts = [(orjson.loads(sequence.messages or b""), sequence.text or "") for sequence in sequences]
         whole = texts[0][0]
         prompt, kind = compare_prompt(prompt_given, chat_parser.templated(whole, with_open=True), whole)
-        spelled = ((asked, sampled, sampled) for asked, sampled in texts)
+        spelled = ((context, sampled, sampled) for context, sampled in texts)
         return chat_parser.linked(chat_parser.turns_messages(spelled, prompt)), kind
     last, first = row.turns[-1], _sent(row.turns[0])
     if last.sequence.messages is not None:
@@ -82,8 +82,8 @@ def _with_reasoning(sent: list[dict[str, Any]], turns: Sequence[Turn]) -> list[d
             message.setdefault("reasoning_content", message.pop("reasoning"))
     replies = [_reply(turn) or {} for turn in turns]
     if any(reply.get("reasoning_content") for reply in replies):
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(sent, _sent(turns[0]), strict=False))
-        count = sum(1 for _ in same)
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(sent, _sent(turns[0]), strict=False))
+        count = sum(1 for _ in common)
         answers = [message for message in sent[count:] if message.get("role") == "assistant"]
         for message, reply in (
             zip(answers, replies, strict=True) if len(answers) == len(replies) else _matched(answers, replies)
@@ -97,14 +97,14 @@ def _matched(
     answers: Sequence[dict[str, Any]], replies: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], ...]]:
     """Yield the messages with the replies that they repeat, in order."""
-    texts, place = [*map(_said, answers)], 0
+    texts, place = [*map(_content_and_ids, answers)], 0
     for reply in replies:
-        if _said(reply) in texts[place:]:
-            place = texts.index(_said(reply), place) + 1
+        if _content_and_ids(reply) in texts[place:]:
+            place = texts.index(_content_and_ids(reply), place) + 1
             yield answers[place - 1], reply
 
 
-def _said(message: dict[str, Any]) -> tuple[Any, ...]:
+def _content_and_ids(message: dict[str, Any]) -> tuple[Any, ...]:
     calls = message.get("tool_calls")
     ids = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     return (str(message.get("content") or "").strip(), *ids)

@@ -138,13 +138,13 @@ def _mean_of(name: str) -> Figure:
 def _solved(judged: Diagnosed, eval_name: str | None) -> _Kind:
     rows, success = judged.rows, judged.report.scale.success
     is_of_eval = eval_name is None or np.array([*rows.evals, ""])[rows.eval] == eval_name
-    is_counted = np.isfinite(rows.reward) & success.known(rows) & is_of_eval
+    is_counted = np.isfinite(rows.reward) & success.countable(rows) & is_of_eval
     number, solved = _by_step(rows.step[is_counted]), _by_step(rows.step[is_counted & success.solved(rows)])
 
     def share(steps: Sequence[Step]) -> float | None:
         return mean(sum(solved[step.step] for step in steps), sum(number[step.step] for step in steps))
 
-    meaning = f"Share of the rollouts that solved their task. Solved: {success.said}."
+    meaning = f"Share of the rollouts that solved their task. Solved: {success.description}."
     return _Kind("Solved", Form.SHARE, share, meaning, is_better_high=True)
 
 

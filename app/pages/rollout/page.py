@@ -337,7 +337,7 @@ def _loss(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
     if known is not None and len(own := known.rows.where(known.rows.id == row.id)):  # it may not be in the sample
         scale = known.report.scale
         best = None if scale.is_flat else float(scale.bests(known.rows)[known.rows.id == row.id][0])
-        solved = scale.success.said if scale.success.solved(own).any() else ""
+        solved = scale.success.description if scale.success.solved(own).any() else ""
     lost = None if best is None else max(best - (row.reward or 0.0), 0.0)
     if lost is not None and lost <= SAME * max(abs(best or 0.0), 1):
         lost = 0.0

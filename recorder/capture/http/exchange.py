@@ -136,7 +136,7 @@ class Exchange:
     def raised(self, error: BaseException) -> None:
         """Record that there is no reply."""
         question = self._question
-        columns = {"sampling": question.sampling, "request_id": question.request_id, "asked": question.first}
+        columns = {"sampling": question.sampling, "request_id": question.request_id, "prompt": question.first}
         self._record(lambda: structs.replace(unanswered(self._begun, error), **columns))
 
     def _hear(self, part: bytes) -> None:

@@ -57,7 +57,7 @@ def _missing(run: Run) -> str | None:
     return None if is_told.any() or counted else "why generations ended"
 
 
-def _look_truncation(run: Run) -> Outcome:
+def _check_truncation(run: Run) -> Outcome:
     rows, limit, length = run.rows, run.threshold("truncation", _CUT), _limit(run)
     cut = _cut(rows, length)
     share = float(cut.mean())
@@ -146,7 +146,7 @@ def _paid(run: Run, limit: float) -> tuple[str | None, float, float]:
     return (name, able[name], share[name]) if name is not None else (None, float("nan"), 0.0)
 
 
-def _look_length(run: Run) -> Outcome:
+def _check_length(run: Run) -> Outcome:
     limit, whole = run.threshold("length", _R), follows(run)
     is_alone = isinstance(whole, Follows) and whole.figure == TOKENS and whole.is_whole and abs(whole.r) >= limit
     name, r, share = (
@@ -266,7 +266,7 @@ def _among_alike(rows: Rows) -> float:
     return correlation(replace(rows, group=_QUARTERS * rows.group + place))
 
 
-def _look_no_room(run: Run) -> Outcome:
+def _check_no_room(run: Run) -> Outcome:
     affected, limit = run.rows.facts["no_room"] == 1, run.threshold("no_room", _CUT)
     share = float(affected.mean())
     if share <= limit or contrast.is_fine(run, affected):
@@ -294,7 +294,7 @@ TRUNCATION = check(
     "Share of rollouts with a turn that ended at the token limit, or, if no stop reason is recorded, whose only answer "
     f"has max_completion_length tokens, above {_CUT:.0%}.",
     _missing,
-    _look_truncation,
+    _check_truncation,
     source="AReaL's no_eos_ratio",
     needs_calls=True,
 )
@@ -313,7 +313,7 @@ LENGTH = check(
     "group are not better paid. A function that is never above 0, or above what short answers get, and falls with "
     "length, is a penalty: that it follows length is no finding.",
     lambda run: None if np.isfinite(run.rows.completion_tokens).sum() >= _FEW else "completion tokens",
-    _look_length,
+    _check_length,
     source="diagnosis literature: |r| \u2265 0.8 at n \u2265 8; the rest is ours",
 )
 NO_ROOM = check(
@@ -322,6 +322,6 @@ NO_ROOM = check(
     f"Share of rollouts that end because the completion had no room for a tool's answer, above {_CUT:.0%}, unless "
     "they do as well as the others.",
     needs("tool calls", lambda run: np.isfinite(run.rows.facts["no_room"][run.rows.facts["tool_calls"] > 0])),
-    _look_no_room,
+    _check_no_room,
     needs_calls=True,
 )

@@ -120,8 +120,8 @@ def _errors_in(entries: Iterable[Any]) -> Iterator[str]:
             if entry.get("error") is not None and entry.get("observation") is None:
                 yield str(entry["error"])
             metadata = entry.get("metadata")
-            made = metadata.get("calls") if isinstance(metadata, dict) else None
-            yield from _errors_in(made if isinstance(made, list) else ())
+            calls = metadata.get("calls") if isinstance(metadata, dict) else None
+            yield from _errors_in(calls if isinstance(calls, list) else ())
 
 
 DIAGNOSTIC = check(

@@ -41,7 +41,7 @@ def unanswered(rows: Rows, name: str) -> Bools:
     has_missing = np.bincount(pair[missing], minlength=len(pairs)) > 0
     mixed = has_missing & (np.bincount(pair[answered], minlength=len(pairs)) > 0)
     task = pairs % many
-    some, all_of = (np.bincount(task[those], minlength=many) for those in (mixed, has_missing))
+    some, all_of = (np.bincount(task[chosen], minlength=many) for chosen in (mixed, has_missing))
     is_unanswered: Bools = missing & (mixed | ((some > 0) & (some >= _MOSTLY * all_of))[task])[pair]
     return is_unanswered
 
@@ -56,7 +56,7 @@ def _others_rows(rows: Rows, name: str) -> Bools:
     return is_others
 
 
-def _look_invalid(run: Run) -> Outcome:
+def _check_invalid(run: Run) -> Outcome:
     bad = invalid(run.rows)
     unscored = {name: unanswered(run.rows, name) for name in run.rows.values}
     gaps = {
@@ -215,7 +215,7 @@ INVALID_REWARD = check(
     "another function scores exactly those; a function that scored at least "
     f"{_NEARLY_ALL:.0%} of the run, an eval or a family of tasks, and since a step scores none of it.",
     needs("a reward", lambda run: run.rows.scored),
-    _look_invalid,
+    _check_invalid,
     source="TRL PR 6427, OpenEnv PR 675",
     limits=None,
 )

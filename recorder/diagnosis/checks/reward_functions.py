@@ -23,7 +23,7 @@ _SMALL = 0.1  # of the sum of all reward functions' ranges
 _BESIDE = ("turn_limit", "hacking", "forgotten")  # what learning one function in place of another explains
 
 
-def _look_functions(run: Run) -> Outcome:
+def _check_functions(run: Run) -> Outcome:
     units, share = _units(run), dict[str, float]()
     for unit in units:
         if (card := _outweighed(unit) or _drowned(unit) or _overruled(unit) or _cancelled(unit)) is not None:
@@ -73,8 +73,10 @@ def _outweighed(run: Run) -> Card | None:
         return None
     over = "" if last else " over the whole run"
     first, starved, share = pair
-    room, same = _room(run, starved), _only_value(run, starved)
-    check = f"Check why {starved} gives {figure(same or 0.0)} to every rollout, such as a parser that never matches."
+    room, only_value = _room(run, starved), _only_value(run, starved)
+    check = (
+        f"Check why {starved} gives {figure(only_value or 0.0)} to every rollout, such as a parser that never matches."
+    )
     return Card(
         id="reward_parts",
         title=f"{first} explains {part_of(share[first])} of the reward variance within groups{over}, {starved} "
@@ -85,8 +87,8 @@ def _outweighed(run: Run) -> Card | None:
             f"Weights: {first} {_weight(run, first)}, {starved} {_weight(run, starved)}.",
             "Advantages come from differences within a group: the policy learns what makes them.",
         ),
-        suggestion=_less_of(run, first, starved) if same is None else check,
-        where=_missing_it(run, starved),
+        suggestion=_suggest_less(run, first, starved) if only_value is None else check,
+        where=_where_below_best(run, starved),
         explains=("proxy", "length", *_BESIDE),
     )
 
@@ -117,15 +119,15 @@ def _drowned(run: Run) -> Card | None:
             "Advantages come from differences within a group: the policy learns what makes them.",
         ),
         suggestion=f"Raise the weight of {listed(outcomes)}, or gate the others on it.",
-        where=_missing_it(run, outcomes[0]),
+        where=_where_below_best(run, outcomes[0]),
         explains=("proxy", "length", *_BESIDE),
     )
 
 
-def _missing_it(run: Run, name: str) -> str:
+def _where_below_best(run: Run, name: str) -> str:
     """Return the filter for rollouts to which a function gave less than its best; all, if it gave each the same."""
-    if (same := _only_value(run, name)) is not None:
-        return f"{links.rewards(name)}<={same + SAME:.9g}"
+    if (only_value := _only_value(run, name)) is not None:
+        return f"{links.rewards(name)}<={only_value + SAME:.9g}"
     best_value = f"{float(np.nanmax(run.all.values[name])) - SAME:.9g}"
     is_whole = np.isfinite(run.rows.values[name]).all()
     return f"{links.rewards(name)}<{best_value}" if is_whole else f"-{links.rewards(name)}>={best_value}"
@@ -146,8 +148,8 @@ def part_of(share: float) -> str:
     return "all" if share > 1 + SAME else percent(share)
 
 
-def _less_of(run: Run, first: str, other: str) -> str:
-    return f"Lower {first}'s weight (now {_weight(run, first)}), or gate it on {other} > 0."
+def _suggest_less(run: Run, first: str, starved: str) -> str:
+    return f"Lower {first}'s weight (now {_weight(run, first)}), or gate it on {starved} > 0."
 
 
 def _part(share: float) -> str:
@@ -182,7 +184,7 @@ def _overruled(run: Run) -> Card | None:
             f"{first}: {figure(gain.before)} \u2192 {figure(gain.after)}.",
             f"{name} explains {_part(share[name])} of the reward variance within groups, which the policy learns from.",
         ),
-        suggestion=_less_of(run, first, name),
+        suggestion=_suggest_less(run, first, name),
         where=f"{links.rewards(name)}<={float(np.nanmin(run.rows.values[name])):.9g}",
         explains=_BESIDE,
     )
@@ -300,7 +302,7 @@ def weightless(rows: Rows) -> dict[str, float]:
     }
 
 
-def _look_hacking(run: Run) -> Outcome:
+def _check_hacking(run: Run) -> Outcome:
     """Return a card if the reward rises, and a function of little weight or named like an outcome falls.
 
     The policy may have learned what the reward pays for in place of what is wanted.
@@ -370,7 +372,7 @@ REWARD_PARTS = check(
     f"(3) In more than {_LEAST:.0%} of groups, functions differ between rollouts, but their weighted sum does not. "
     "Each set of functions that score the same groups is judged for itself.",
     needs("two reward functions", lambda run: len(run.rows.parts) > 1, Lack.WEIGHTS),
-    _look_functions,
+    _check_functions,
     source="TRL issue 3857; the thresholds are ours",
 )
 HACKING = check(
@@ -384,5 +386,5 @@ HACKING = check(
     needs(
         "two reward functions, one of which may have the weight 0", lambda run: len(run.all.values) > 1, Lack.WEIGHTS
     ),
-    _look_hacking,
+    _check_hacking,
 )

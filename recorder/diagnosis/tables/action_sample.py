@@ -73,12 +73,12 @@ class Sample:
 def sampled(played: Sequence[Played]) -> Sample:
     """Return the summary of these rollouts."""
     moves = [[entry for entry in rollout.actions if entry["action"] is not None] for rollout in played]
-    named = iter(kind_names([entry["action"] for of_one in moves for entry in of_one]))
+    kind_name = iter(kind_names([entry["action"] for of_one in moves for entry in of_one]))
     kinds: dict[str, ActionKind] = {}
     errors: dict[str, Seen] = {}
     repeated: dict[str, Seen] = {}
     for rollout, entries in zip(played, moves, strict=True):
-        names = [next(named) for _ in entries]
+        names = [next(kind_name) for _ in entries]
         _add_actions(kinds, errors, rollout, entries, names)
         _add_observations(repeated, rollout)
     return Sample(
@@ -107,8 +107,8 @@ def _add_actions(
             kind.failed += 1
             _once(kind.failed_in, rollout.id)
             _see(errors, error, rollout.id, kind_of(error)).after[name] += 1
-    for _, same in groupby(zip(texts, names, strict=True)):
-        run = list(same)
+    for _, repeats in groupby(zip(texts, names, strict=True)):
+        run = list(repeats)
         if len(run) >= LOOP:
             _once(kinds[run[0][1]].looped_in, rollout.id)
     if names:

@@ -28,14 +28,14 @@ class Signal:
     """Describes one logged figure."""
 
     name: str  # the name that it is logged under
-    said: str  # a sentence about it
+    sentence: str  # a sentence about it
     is_bad: bool = False  # True if the policy is not updated, or no longer explores
     trend: Trend = ()  # its values by step; empty if it was not logged
 
     @property
     def clause(self) -> str:
         """Return the problem as a clause, for use after a colon."""
-        sentence = self.said.partition(":")[0].rstrip(".")
+        sentence = self.sentence.partition(":")[0].rstrip(".")
         return (
             f"{self.name} {sentence.removeprefix('It ')}" if sentence.startswith("It ") else f"{self.name}: {sentence}"
         )
@@ -137,7 +137,7 @@ def _entropy(trend: Trend) -> tuple[str, bool]:
         return _grown(trend)
     step = below(trend, fall.limit)["since_step"]
     when = "" if step is None else f" at step {step:,}"
-    return f"{fall.said}{f': collapsed{when}' if fall.is_collapsed else ''}.", fall.is_collapsed
+    return f"{fall.description}{f': collapsed{when}' if fall.is_collapsed else ''}.", fall.is_collapsed
 
 
 def _all(trend: Trend) -> str:
@@ -157,7 +157,7 @@ class Entropy:
         return self.now < self.limit
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         share = percent(self.now / self.before)
         return f"{figure(self.now)} nats per token, {share} of the initial median ({figure(self.before)})"
 

@@ -29,15 +29,19 @@ def link_chains(seen: Seen, *, finished: bool) -> tuple[Branches, list[Chain]]:
     generation that may continue several chains begins a new one.
     """
     branches = Branches(seen.calls)
-    made: dict[Strand | None, list[Generation]] = defaultdict(list)
+    by_branch: dict[Strand | None, list[Generation]] = defaultdict(list)
     for generation in seen.generations:
         if generation.sequences:  # a failed one neither begins nor ends a chain: most often it is tried again
-            made[branches.of(generation)].append(generation)
+            by_branch[branches.of(generation)].append(generation)
     links = EpisodeLinks(seen.environment_calls, branches)
-    chains = [chain for own in made.values() for chain in _chains_in(own, links, finished=finished)]
-    if len(made) > 1 and _cross(chains):
+    chains = [
+        chain for generations in by_branch.values() for chain in _chains_in(generations, links, finished=finished)
+    ]
+    if len(by_branch) > 1 and _cross(chains):
         branches.are_turns = True
-        answered = sorted((made for own in made.values() for made in own), key=attrgetter("order"))
+        answered = sorted(
+            (generation for generations in by_branch.values() for generation in generations), key=attrgetter("order")
+        )
         chains = _chains_in(answered, links, finished=finished)
     return branches, sorted(chains, key=lambda chain: chain.parts[0][0].order)
 
@@ -54,7 +58,7 @@ def _chains_in(generations: Seq[Generation], links: EpisodeLinks, *, finished: b
             current = None
         row = row_of(generation)
         open_chains = open_of[row]
-        taken: dict[int, Chain] = {}
+        continued: dict[int, Chain] = {}
         for sequence in generation.sequences:
             context = context_of(sequence)
             chain = None if context is None else _continued(generation, context, open_chains, links, finished=finished)
@@ -65,10 +69,10 @@ def _chains_in(generations: Seq[Generation], links: EpisodeLinks, *, finished: b
                 chains.append(chain)
             open_chains.close(chain)
             chain.add(generation, sequence, context)
-            taken[id(chain)] = chain
-        for chain in taken.values():
+            continued[id(chain)] = chain
+        for chain in continued.values():
             open_chains.open(chain)
-        current = next(iter(taken.values()), None) if alone else None
+        current = next(iter(continued.values()), None) if alone else None
     return chains
 
 

@@ -24,7 +24,7 @@ class Matching:
         self._text_of, self._prompt_of = cache(text_of), cache(lambda index: plain(prompt_of(index)))
         self._groups: dict[bytes, list[int]] = defaultdict(list)
         for index, row in enumerate(tokens):
-            self._groups[row.asked].append(index)
+            self._groups[row.prompt_data].append(index)
         self._models: set[object] | None = None
 
     def fit(self, chain: Chain, index: int) -> Fit | None:
@@ -57,7 +57,7 @@ class Matching:
         unmatched.sort()
         for i in unmatched:
             chains[i].candidate_rows = [
-                index for index in self._asked(chains[i].head) if self._tokens[index].prompt
+                index for index in self._find_rows(chains[i].head) if self._tokens[index].prompt
             ] or None
         return [chains[i] for i in unmatched]
 
@@ -86,8 +86,8 @@ class Matching:
         exact = _exact(self._fits(chain, exact_rows))
         if exact:
             return exact
-        asked = [index for index in self._asked(chain.head) if self._tokens[index].prompt]
-        return self._fits(chain, asked or self._with_messages(chain) or range(len(self._tokens)))
+        rows = [index for index in self._find_rows(chain.head) if self._tokens[index].prompt]
+        return self._fits(chain, rows or self._with_messages(chain) or range(len(self._tokens)))
 
     def _with_messages(self, chain: Chain) -> list[int]:
         """Return the rows whose prompt holds the chain's first messages, where the server returned no ids."""
@@ -97,9 +97,9 @@ class Matching:
         holding = [rows for rows in groups if all(text in self._prompt_of(rows[0]) for text in texts)]
         return sorted(index for rows in holding for index in rows)
 
-    def _asked(self, context: bytes) -> list[int]:
+    def _find_rows(self, context: bytes) -> list[int]:
         """Return the rows with whose prompt a context begins, in order."""
-        groups = (rows for asked, rows in self._groups.items() if context.startswith(asked))
+        groups = (rows for prompt, rows in self._groups.items() if context.startswith(prompt))
         return sorted(index for rows in groups for index in rows)
 
     def _repeating(self, chain: Chain) -> list[int]:
@@ -108,7 +108,7 @@ class Matching:
         if context is None:
             return []
         beginning = context.tobytes()
-        return [index for index in self._asked(beginning) if self._tokens[index].data.startswith(beginning)]
+        return [index for index in self._find_rows(beginning) if self._tokens[index].data.startswith(beginning)]
 
     def _rank(self, row_fit: Fit) -> tuple[bool, bool]:
         """Return a key that is smaller for a better fit: an exact one, then a whole one. If rows are in pieces, one
@@ -151,15 +151,17 @@ class Matching:
         if self._state.branches.are_turns:
             return
         claims: dict[bytes, list[int]] = defaultdict(list)
-        for i, found in enumerate(fits):
+        for i, row_fits in enumerate(fits):
             for data in {
                 self._tokens[j].data
-                for j, row_fit in found.items()
+                for j, row_fit in row_fits.items()
                 if row_fit.is_whole and row_fit.evidence != "tokens"
             }:
                 claims[data].append(i)
         rows = Counter(row.data for row in self._tokens)
-        taken = {chains[i].branch for data, found in claims.items() if len(found) <= rows[data] for i in found}
+        uncontested = {
+            chains[i].branch for data, claimants in claims.items() if len(claimants) <= rows[data] for i in claimants
+        }
         has_a_row_each = bool(self._state.branch_of_each_row())
         for data, claimants in claims.items():
             branches = [chains[i].branch for i in claimants]
@@ -167,13 +169,13 @@ class Matching:
                 continue
             if has_a_row_each and rows[data] == len(set(branches)) == 1:
                 continue  # all are tries of that row
-            left = [branch for branch in branches if branch not in taken]
+            left = [branch for branch in branches if branch not in uncontested]
             if not has_a_row_each or not rows[data] == len(left) == len(set(left)):
                 self._state.contested.update(i for i, row in enumerate(self._tokens) if row.data == data)
                 if self._state.failed_orders:  # what fits a part of another row may be all that this row has
                     self._state.contested.update(j for i in claimants for j in fits[i])
                 continue
-            for i in (i for i in claimants if chains[i].branch in taken):
+            for i in (i for i in claimants if chains[i].branch in uncontested):
                 fits[i] = {j: row_fit for j, row_fit in fits[i].items() if self._tokens[j].data != data}
 
 

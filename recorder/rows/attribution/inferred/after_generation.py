@@ -30,9 +30,9 @@ def add_by_generations(state: Assignment, episodes: list[Episode], places: Seq[i
             owners[turn.order].add(place)
     near = _orders_near(state, {state.branches.of(call) for episode in episodes for call in episode})
     stepped = [_generations_before(state, episode, near) for episode in episodes]
-    followed = [found or waited for found, waited in zip(stepped, _waited_for(state, episodes, near), strict=True)]
+    followed = [orders or waited for orders, waited in zip(stepped, _waited_for(state, episodes, near), strict=True)]
     candidates = [set().union(*(owners[order] for order in orders)) for orders in followed]
-    likely = {i for i, found in enumerate(candidates) if len(found) == 1}
+    likely = {i for i, rows in enumerate(candidates) if len(rows) == 1}
     if not likely:
         return episodes
     times = Counter(
@@ -55,12 +55,15 @@ def add_by_generations(state: Assignment, episodes: list[Episode], places: Seq[i
 
 def _orders_near(state: Assignment, branches: set[Strand | None]) -> _Orders:
     """Return the orders of the successful generations of each branch and above all branches; of all for no branch."""
-    made: dict[Strand | None, list[int]] = defaultdict(list)
+    by_branch: dict[Strand | None, list[int]] = defaultdict(list)
     for generation in state.seen.generations:
         if generation.sequences:
-            made[state.branches.of(generation)].append(generation.order)
-    near = {branch: sorted(made[None] + made[branch]) if branch in made else made[None] for branch in branches}
-    return near | {None: sorted(order for orders in made.values() for order in orders)}
+            by_branch[state.branches.of(generation)].append(generation.order)
+    near = {
+        branch: sorted(by_branch[None] + by_branch[branch]) if branch in by_branch else by_branch[None]
+        for branch in branches
+    }
+    return near | {None: sorted(order for orders in by_branch.values() for order in orders)}
 
 
 def _generations_before(state: Assignment, episode: Episode, near: _Orders) -> set[int]:
@@ -100,9 +103,9 @@ def _waited_for(state: Assignment, episodes: list[Episode], near: _Orders) -> li
     and not stepped by then: else it could be the answer for any of them.
     """
     begun = [next((call.order for call in episode if call.kind != "reset"), inf) for episode in episodes]
-    found: list[set[int]] = [set() for _ in episodes]
+    answers: list[set[int]] = [set() for _ in episodes]
     if max(begun, default=0) < inf:
-        return found
+        return answers
     failed, have_all_turns = state.failed_orders, all(row.turns for row in state.rows)
     branches = [state.branch_of(episode) for episode in episodes]
     of_generation = {generation.order: state.branches.of(generation) for generation in state.seen.generations}
@@ -112,20 +115,20 @@ def _waited_for(state: Assignment, episodes: list[Episode], near: _Orders) -> li
         place = bisect_left(orders, reset)
         if place == len(orders):
             continue
-        asked = orders[place]
-        if any(reset < order < asked for order in failed):
+        answer = orders[place]
+        if any(reset < order < answer for order in failed):
             continue  # it waited for the failed one, and its row may have been given up
-        if has_failed(episodes[i]) and any(reset < order < asked for order in begun):
+        if has_failed(episodes[i]) and any(reset < order < answer for order in begun):
             continue  # its row may have continued with another environment
-        nearby = {None, of_generation[asked]}
+        nearby = {None, of_generation[answer]}
         waiting = [
             episode
             for j, episode in enumerate(episodes)
-            if not found[j] and episode[0].order < asked < begun[j] and (len(nearby) == 1 or branches[j] in nearby)
+            if not answers[j] and episode[0].order < answer < begun[j] and (len(nearby) == 1 or branches[j] in nearby)
         ]
         if len(waiting) == 1 or (have_all_turns and _is_one_tried_again(waiting)):
-            found[i].add(asked)
-    return found
+            answers[i].add(answer)
+    return answers
 
 
 def _is_one_tried_again(episodes: list[Episode]) -> bool:
@@ -140,7 +143,7 @@ def _exchangeable(
     state: Assignment, episodes: list[Episode], before: Seq[set[int]], owners: Mapping[int, set[int]]
 ) -> set[int]:
     """Return the equal generations of two rows, one of which continues after both, if no episode tells which."""
-    after = {order: i for i, found in enumerate(before) for order in found}
+    after = {order: i for i, orders in enumerate(before) for order in orders}
     episode_of = {call.order: i for i, episode in enumerate(episodes) for call in episode}
     called: dict[Strand | None, list[int]] = {}
 
@@ -165,16 +168,19 @@ def _exchangeable(
             ends[_answer(turn)].append((turn, later.order if later else inf))
             if later and not is_continued(turn, later):
                 open_ended.add(turn.order)
-    found: set[int] = set()
+    exchangeable: set[int] = set()
     for alike in ends.values():
         for turn, end in (pair for pair in alike if pair[0].order in open_ended):
             twins = [
                 twin.order
                 for twin, until in alike
-                if twin.order != turn.order and twin.order < end and turn.order < until and _asked(twin) == _asked(turn)
+                if twin.order != turn.order
+                and twin.order < end
+                and turn.order < until
+                and _prompt_of(twin) == _prompt_of(turn)
             ]
-            found.update([turn.order, *twins] if twins else ())
-    return found
+            exchangeable.update([turn.order, *twins] if twins else ())
+    return exchangeable
 
 
 def _answer(turn: Turn) -> object:
@@ -183,6 +189,6 @@ def _answer(turn: Turn) -> object:
     return None if context is None else len(context), turn.sequence.text if sampled is None else sampled.tobytes()
 
 
-def _asked(turn: Turn) -> object:
+def _prompt_of(turn: Turn) -> object:
     context = turn.sequence.context
     return turn.sequence.messages if context is None else context.tobytes()

@@ -63,13 +63,13 @@ class Outcomes(Comparison):
     def alone(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int, str]]:
         """Yield the episodes that match one row alone, with the row and the evidence: "observation" or "reward"."""
         possible = {_key(episode): place for episode, place in self._by_shown}
-        taken = {*possible.values()}
+        observed_places = {*possible.values()}
         scored = self._by_score()
         for episode in episodes:
             place, other = possible.get(_key(episode)), scored.get(_key(episode))
             if place is not None and other in {None, place}:
                 yield episode, place, "observation"
-            elif place is None and other is not None and other not in taken and self._may_be(episode, other):
+            elif place is None and other is not None and other not in observed_places and self._may_be(episode, other):
                 yield episode, other, "reward"
 
     def contradict(self, pairs: Seq[tuple[Episode, int]]) -> bool:
@@ -160,10 +160,10 @@ class Outcomes(Comparison):
         }
         followed = {call.order for episode in episodes for call in episode[:-1]}
         telling = varying_values({order: leaves[order] for order in leaves if order in followed}, self._are_heard)
-        worded = {path for path, found in telling.items() if any(any(map(str.isalpha, one[1])) for one, _ in found)}
+        worded = {path for path, values in telling.items() if any(any(map(str.isalpha, leaf[1])) for leaf, _ in values)}
         return {
-            order: [leaf for path, leaf in found.items() if path in (worded or telling)]
-            for order, found in leaves.items()
+            order: [leaf for path, leaf in leaf_of.items() if path in (worded or telling)]
+            for order, leaf_of in leaves.items()
         }
 
     def _are_heard(self, leaves: Seq[tuple[Leaf, int]]) -> bool:
@@ -220,21 +220,22 @@ def _scores(episodes: Seq[Episode], rows: Collection[int], returned: Returned) -
         for episode in episodes
         if not has_failed(episode)
     }
-    rewards = {key: own for key, own in whole.items() if all(map(isfinite, own))}
+    rewards = {key: by_step for key, by_step in whole.items() if all(map(isfinite, by_step))}
     if 2 * len(rewards) <= len(rows):
         return []
-    found = []
+    pairs = []
     for name, values in returned.items():
         if not _NAME.fullmatch(name):
             continue
-        given = {place: round(value, _DIGITS) for place in rows if (value := values[place]) is not None}
+        by_row = {place: round(value, _DIGITS) for place in rows if (value := values[place]) is not None}
         meanings = [
-            {key: round(score(own), _DIGITS) for key, own in rewards.items() if own} for score in (sum, itemgetter(-1))
+            {key: round(score(by_step), _DIGITS) for key, by_step in rewards.items() if by_step}
+            for score in (sum, itemgetter(-1))
         ]
-        meanings = [scored for scored in meanings if scored and Counter(scored.values()) <= Counter(given.values())]
+        meanings = [scored for scored in meanings if scored and Counter(scored.values()) <= Counter(by_row.values())]
         if meanings:
-            found.append([(scored, given) for scored in meanings])
-    return found
+            pairs.append([(scored, by_row) for scored in meanings])
+    return pairs
 
 
 def _key(episode: Episode) -> int:
