@@ -68,8 +68,8 @@ def _by_word(words_a: list[str], words_b: list[str]) -> Both:
         return [Segment("".join(words_a), changed=True)], [Segment("".join(words_b), changed=True)]
     a: list[Segment] = []
     b: list[Segment] = []
-    for what, i, j, k, m in matcher.get_opcodes():
-        changed = what != "equal"
+    for operation, i, j, k, m in matcher.get_opcodes():
+        changed = operation != "equal"
         a += _marked("".join(words_a[i:j]), changed=changed)
         b += _marked("".join(words_b[k:m]), changed=changed)
     return a, b

@@ -67,7 +67,7 @@ class FilterForm:
     find: str  # the text that the listed tasks contain; empty if the most frequent ones are listed
 
     @property
-    def kept(self) -> dict[str, str]:
+    def order_parameter(self) -> dict[str, str]:
         """Return the order as a parameter of an address, which the filter's line keeps."""
         return {} if self.sort == Sort.NEWEST else {"sort": self.sort.value}
 
@@ -178,13 +178,13 @@ def mended(pairs: Pairs, mistake: FilterError) -> Pairs | None:
     return [_mended(pair, mistake, mistake.meant) for pair in pairs]
 
 
-def _mended(pair: tuple[str, str], mistake: FilterError, meant: str) -> tuple[str, str]:
+def _mended(pair: tuple[str, str], mistake: FilterError, correction: str) -> tuple[str, str]:
     name, value = pair
     if name == where.WHERE:
         return name, where.mended(value, mistake) or value
     if name == mistake.written:
-        return meant, value
-    return name, meant if name == mistake.field and value.strip() == mistake.written else value
+        return correction, value
+    return name, correction if name == mistake.field and value.strip() == mistake.written else value
 
 
 def _typed(chosen: RolloutFilter) -> dict[str, str]:

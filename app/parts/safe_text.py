@@ -96,8 +96,8 @@ def label(text: object, limit: int = _LINE_LIMIT) -> str:
     if _is_plain(flat):
         return flat
     pieces = list(flat)
-    for index, named in labels(flat):
-        pieces[index] = named
+    for index, mark in labels(flat):
+        pieces[index] = mark
     return "".join(pieces)
 
 

@@ -334,8 +334,8 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
     part = f"{'failure' if failed else kind}-{turn}-{index}"
     ended = _model_call(action) if failed else action
     error = safe_text.as_text(ended.get("error"))
-    named = ("action", "observation", "metadata")
-    recorded = {name: without_pictures(action[name]) for name in named if action.get(name)}
+    names = ("action", "observation", "metadata")
+    recorded = {name: without_pictures(action[name]) for name in names if action.get(name)}
     observation, sent = action.get("observation"), action.get("action")
     tool, arguments = (
         (sent["name"], sent["arguments"]) if isinstance(sent, dict) and sent.keys() == CALL else ("", sent)

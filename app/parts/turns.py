@@ -25,7 +25,7 @@ class Turn:
     """Holds one model call: its message, None if it was not recorded, and the calls and messages that answer it."""
 
     number: int
-    said: Card | None
+    message: Card | None
     answers: list[Card]
 
     @property
@@ -35,37 +35,40 @@ class Turn:
         sent = [(answer.tool, *_written(answer.action)) for answer in answers]
         if sent:
             return ("sent", *(piece for action in sent for piece in action))
-        if self.said is None:
+        if self.message is None:
             return ("nothing",)
-        if self.said.calls:
-            return ("called", *(piece for call in self.said.calls for piece in (call.name, *_written(call.arguments))))
-        return ("said", *(self.said.content.value.split() if self.said.content else ()))
+        if self.message.calls:
+            return (
+                "called",
+                *(piece for call in self.message.calls for piece in (call.name, *_written(call.arguments))),
+            )
+        return ("said", *(self.message.content.value.split() if self.message.content else ()))
 
     @property
     def line(self) -> "TurnLine":
         """Return the turn in one line."""
         results = [card.answer for card in self.answers if card.answer]
         sent = [(result.tool, result.action) for result in results if result.action or result.tool]
-        called = [(call.name, call.arguments) for call in self.said.calls] if self.said else []
+        called = [(call.name, call.arguments) for call in self.message.calls] if self.message else []
         actions = sent or called
-        content = self.said.content if self.said else None
+        content = self.message.content if self.message else None
         codes = [result.exit_code for result in results if result.exit_code is not None]
         failure = next((result.failure for result in results if result.failure), "")
         rewards = [result.reward for result in results if result.reward is not None]
         output = [text for card in self.answers for text in card.output]
         return TurnLine(
             number=self.number,
-            anchor=next(card.anchor for card in (self.said, *self.answers) if card),
+            anchor=next(card.anchor for card in (self.message, *self.answers) if card),
             tool=next((tool for tool, _ in actions if tool), ""),
             action=", ".join(_as_text(fields, tool) for tool, fields in actions),
-            said="" if actions or content is None else content.value,
+            message="" if actions or content is None else content.value,
             answer="\n".join(filter(None, map(_answered, self.answers))),
             exit_code=next((code for code in codes if code), codes[-1] if codes else None),
             failure=failure,
             size=sum(len(text.value) for text in output) if output else None,
             seconds=sum(result.seconds or 0 for result in results) or None,
             reward=sum(rewards) if rewards else None,
-            pictures=images_of([card for card in (self.said, *self.answers) if card]),
+            pictures=images_of([card for card in (self.message, *self.answers) if card]),
         )
 
 
@@ -77,7 +80,7 @@ class TurnLine:
         anchor: of its first card.
         tool: name of the first tool that was called; empty without one.
         action: what was sent to the environment, or called; empty if nothing was.
-        said: the message of a turn without an action.
+        message: the message of a turn without an action.
         answer: texts of the environment's answers; empty if it gave none.
         exit_code: first that is not 0 of those that its observations have; None if none has one.
         failure: first error of its calls, in one line: an exception, or a field of an observation; empty without one.
@@ -90,7 +93,7 @@ class TurnLine:
     anchor: str
     tool: str
     action: str
-    said: str
+    message: str
     answer: str
     exit_code: int | None
     failure: str

@@ -86,7 +86,8 @@ class RolloutCall(Struct, array_like=True, eq=False):
     group: str | None = None  # group of the one row of an explicit run; None in a batch, where the index determines it
     generation: int | None = None  # its number within that; None in a batch, likewise
     left_out: set[int] = field(default_factory=set)  # indices of rows of which `options.edit` stores nothing
-    prompt_keys: list[int] | None = None  # (N) keys of the prompts before resets added to them; None if they are `prompts`
+    # (N) keys of the prompts before resets added to them; None if they are `prompts`.
+    prompt_keys: list[int] | None = None
 
     def change(self, i: int, columns: Mapping[str, Any]) -> RowChange:
         """Return a change of row `i`'s columns."""
