@@ -138,9 +138,9 @@ class OpenRun:
             self._record.begin(columns | ({} if name is None else {"name": name}), self._tokenizer)
 
     def __repr__(self) -> str:
-        named = "" if self._name is None else f" {self._name!r}"
+        name = "" if self._name is None else f" {self._name!r}"
         within = "" if self._project is None else f" in project {self._project!r}"
-        return f"<OpenRun {self.id}{named}{within}, {self._record.state}>"
+        return f"<OpenRun {self.id}{name}{within}, {self._record.state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         joins = (self.id, socket.gethostname())
@@ -201,10 +201,10 @@ class OpenRun:
             batch=number,
             model=self._model,
             prompts=[written],
-            tasks=[prompt_task(written) if (named := _name_of(task)) is None else named],
+            tasks=[prompt_task(written) if (name := _name_of(task)) is None else name],
             source=self._tokenizer,
             options=self._options,
-            group=None if (named := _name_of(group)) is None else f"{self.id}/{mode}/{named}",
+            group=None if (name := _name_of(group)) is None else f"{self.id}/{mode}/{name}",
             generation=generation,
         )
         row = OpenRollout(self._writer, call, snapshot(_converted(dict, metadata) or {}), self._unbegun)
@@ -291,8 +291,8 @@ class OpenRollout(CurrentRow):
             self._writer.flush(_TICKET_SECONDS)
         sent = call.carrying(call.so_far() if is_passed_on else CallRecords(), texts=is_passed_on)
         sent.options, sent.source = RowOptions(), call.source if is_passed_on else None
-        made = FinishedJob(sent, self._output, self._metadata, self._end_columns, 0)
-        frames, _ = Wire().frames(made if is_passed_on else ColumnsJob(sent, []))
+        job = FinishedJob(sent, self._output, self._metadata, self._end_columns, 0)
+        frames, _ = Wire().frames(job if is_passed_on else ColumnsJob(sent, []))
         options = call.options if is_passed_on else None
         pickle.dumps(options)  # before the rollout is handed over: a lambda cannot be pickled
         if is_passed_on and self in self._unbegun:  # what it has is stored here, before the other process adds to it

@@ -87,13 +87,13 @@ class TokenBatch(Struct, eq=False, dict=True):
         return len(self.answers)
 
     def __getitem__(self, index: int) -> Sequence:
-        return self._made[index]
+        return self._make_sequences[index]
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._made)
+        return iter(self._make_sequences)
 
     @cached_property
-    def _made(self) -> list[Sequence]:
+    def _make_sequences(self) -> list[Sequence]:
         contexts, copies = self._contexts(), len(self.answers) // len(self.given)
         lengths, ended = self._lengths()
         return [

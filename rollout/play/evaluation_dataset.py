@@ -119,9 +119,9 @@ def _key(prompt: Any) -> bytes:
 def _check_columns(names: Any, where: str) -> None:
     if "prompt" not in names:
         raise ValueError(f"{where} has no prompt; it has {', '.join(map(str, names)) or 'nothing'}")
-    taken = [str(name) for name in names if name in NOT_COLUMNS]
-    if taken:
-        raise ValueError(f"{where} has columns with reserved names: {', '.join(taken)}. Rename them")
+    reserved = [str(name) for name in names if name in NOT_COLUMNS]
+    if reserved:
+        raise ValueError(f"{where} has columns with reserved names: {', '.join(reserved)}. Rename them")
 
 
 def _check_prompt(prompt: Any, i: int) -> None:

@@ -110,5 +110,5 @@ def _call(call: dict[str, Any], default: str) -> dict[str, Any]:
     function = call.get("function") or call.get("custom") or call
     arguments = function.get("arguments", function.get("input", ""))
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    named = {"name": str(function.get("name")), "arguments": written}
-    return {"id": str(call.get("id") or default), "type": "function", "function": named}
+    name_and_arguments = {"name": str(function.get("name")), "arguments": written}
+    return {"id": str(call.get("id") or default), "type": "function", "function": name_and_arguments}
