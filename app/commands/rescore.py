@@ -130,7 +130,7 @@ def _show(run: str, comparison: "Comparison") -> None:
     if len(comparison.tasks) > 1:
         screen.print(_by_task(comparison))
     if comparison.largest:
-        screen.print(_largest(run, comparison))
+        screen.print(_largest_table(run, comparison))
     for title, firsts in (
         ("dead before, mixed after", comparison.woken),
         ("mixed before, dead after", comparison.dulled),
@@ -191,7 +191,7 @@ def _by_task(comparison: "Comparison") -> Table:
     return table
 
 
-def _largest(run: str, comparison: "Comparison") -> Table:
+def _largest_table(run: str, comparison: "Comparison") -> Table:
     table = terminal.table_of("largest changes", ("step", "old", "new", "change"))
     for row in comparison.largest:
         address = Text(f"{terminal.SERVED}{urls.rollout(run, row.id)}", overflow="fold")

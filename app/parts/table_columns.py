@@ -62,7 +62,7 @@ _SORTS = {
 _SHOWN_AS = {Kind.TEXT: "line", Kind.TIME: "moment", Kind.NUMBER: "number"}
 
 
-def _stored(column: rollout_columns.Column) -> Column:
+def _make_stored(column: rollout_columns.Column) -> Column:
     """Describe a column that stores its value itself."""
     name, kind = column.name, column.kind
     key = "tokens" if name == "completion_tokens" else column.field or name
@@ -112,7 +112,7 @@ _BY_KEY = rollout_columns.in_order(
     {
         column.key: column
         for column in (
-            *(_stored(stored) for stored in rollout_columns.COLUMNS if stored.title or stored.example),
+            *(_make_stored(stored) for stored in rollout_columns.COLUMNS if stored.title or stored.example),
             *_COMPUTED,
         )
     },

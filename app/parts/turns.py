@@ -32,7 +32,7 @@ class Turn:
     def action(self) -> Action:
         """Return the action as a comparable value: equal if both rollouts did the same."""
         answers = [card.answer for card in self.answers if card.answer and (card.answer.action or card.answer.tool)]
-        sent = [(answer.tool, *_written(answer.action)) for answer in answers]
+        sent = [(answer.tool, *_write_fields(answer.action)) for answer in answers]
         if sent:
             return ("sent", *(piece for action in sent for piece in action))
         if self.message is None:
@@ -40,7 +40,7 @@ class Turn:
         if self.message.calls:
             return (
                 "called",
-                *(piece for call in self.message.calls for piece in (call.name, *_written(call.arguments))),
+                *(piece for call in self.message.calls for piece in (call.name, *_write_fields(call.arguments))),
             )
         return ("said", *(self.message.content.value.split() if self.message.content else ()))
 
@@ -62,7 +62,7 @@ class Turn:
             tool=next((tool for tool, _ in actions if tool), ""),
             action=", ".join(_as_text(fields, tool) for tool, fields in actions),
             message="" if actions or content is None else content.value,
-            answer="\n".join(filter(None, map(_answered, self.answers))),
+            answer="\n".join(filter(None, map(_answer_text, self.answers))),
             exit_code=next((code for code in codes if code), codes[-1] if codes else None),
             failure=failure,
             size=sum(len(text.value) for text in output) if output else None,
@@ -182,11 +182,11 @@ def left_out(numbers: Sequence[int], around: int | None) -> list[tuple[int, int]
     return [(run[0], run[-1]) for run in runs]
 
 
-def _written(fields: Fields) -> Action:
+def _write_fields(fields: Fields) -> Action:
     return tuple(f"{name}={value.value.strip()}" for name, value in sorted(fields, key=lambda field: field[0]))
 
 
-def _answered(card: Card) -> str:
+def _answer_text(card: Card) -> str:
     if card.answer and card.answer.error:
         return card.answer.error.value
     if card.content is not None:

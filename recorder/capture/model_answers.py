@@ -87,13 +87,13 @@ class TokenBatch(Struct, eq=False, dict=True):
         return len(self.answers)
 
     def __getitem__(self, index: int) -> Sequence:
-        return self._make_sequences[index]
+        return self._sequences[index]
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._make_sequences)
+        return iter(self._sequences)
 
     @cached_property
-    def _make_sequences(self) -> list[Sequence]:
+    def _sequences(self) -> list[Sequence]:
         contexts, copies = self._contexts(), len(self.answers) // len(self.given)
         lengths, ended = self._lengths()
         return [

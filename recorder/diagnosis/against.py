@@ -193,7 +193,7 @@ def compare_runs(run: RunGroups, references: Mapping[str, RunGroups]) -> Against
             adjusted = flat.without_tasks(values)
             mean = means(place, adjusted, len(groups))
             variance = means(place, (adjusted - mean[place]) ** 2, len(groups)) / (groups - 1)
-            chance, part = _surest(mean.reshape(shape), variance.reshape(shape), groups.reshape(shape))
+            chance, part = _find_surest(mean.reshape(shape), variance.reshape(shape), groups.reshape(shape))
             tested[name] = chance, part, adjusted
     is_judged, figures = len(runs) >= LEAST_REFERENCES and bool(tested), list[tuple[float, ComparedFigure]]()
     for name, (chance, part, adjusted) in tested.items():
@@ -210,7 +210,7 @@ def compare_runs(run: RunGroups, references: Mapping[str, RunGroups]) -> Against
     )
 
 
-def _surest(mean: Floats, variance: Floats, groups: Ints) -> tuple[float, int]:
+def _find_surest(mean: Floats, variance: Floats, groups: Ints) -> tuple[float, int]:
     """Return the chance of the figure's least likely level or change, and the part that it begins with. All arrays have
     the shape (R + 1, P), for P parts.
     """

@@ -105,7 +105,9 @@ def compare_over_time(run: Run) -> Compared | None:
     if sides is None:
         return None
     columns = list_columns(rows, run.scale.success)
-    return Compared(sides.description, columns, *_compared(columns, sides.late, rows.group, sides.strata, sides.among))
+    return Compared(
+        sides.description, columns, *_compare_columns(columns, sides.late, rows.group, sides.strata, sides.among)
+    )
 
 
 def list_columns(rows: Rows, success: Success) -> dict[str, Floats]:
@@ -131,7 +133,7 @@ def compare_families(run: Run) -> Compared | None:
         grouped.tasks[family]: np.where(grouped.task == family, values, np.nan)
         for family in np.argsort(-sizes)[:_LOOKED]
     }
-    compared_columns = _compared(columns, sides.late, run.all.group, sides.strata, sides.among)
+    compared_columns = _compare_columns(columns, sides.late, run.all.group, sides.strata, sides.among)
     return Compared(sides.description, columns, *compared_columns, place="family", is_share=success.is_defined)
 
 
@@ -141,7 +143,7 @@ def compare_within_groups(run: Run) -> Compared | None:
     outcomes = {"reward", "solved (share)", *(mark.column.removeprefix("rewards.") for mark in run.scale.success.marks)}
     every = list_columns(run.rows, run.scale.success)
     columns = {name: values for name, values in every.items() if name not in outcomes}
-    compared_columns = _compared(columns, low, run.rows.group, run.rows.group, low | better)
+    compared_columns = _compare_columns(columns, low, run.rows.group, run.rows.group, low | better)
     is_defined = run.scale.success.is_defined
     words = "unsolved against solved" if is_defined else "below against above the mean of the group"
     within = {
@@ -199,7 +201,8 @@ def _over_time(compared: Compared | None) -> tuple[str, str]:
     count, changes = (
         len(compared.differences),
         "; ".join(
-            f"{name} {_written(change.others, name)} \u2192 {_written(change.chosen, name)}" for name, change in largest
+            f"{name} {_write_value(change.others, name)} \u2192 {_write_value(change.chosen, name)}"
+            for name, change in largest
         ),
     )
     figures = f"{count} figures over time ({compared.description})" if count else ""
@@ -306,11 +309,11 @@ def find_largest(
     columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools, least: float = _LEAST
 ) -> tuple[list[tuple[str, Difference]], int]:
     """Return the differences that are surest, and the number of columns that could be compared."""
-    every, limit = _compared(columns, chosen, units, strata, among)
+    every, limit = _compare_columns(columns, chosen, units, strata, among)
     return _most_different(columns, every, limit, least), len(every)
 
 
-def _compared(
+def _compare_columns(
     columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools
 ) -> tuple[dict[str, Difference], float]:
     """Return the difference of each column that can be judged, and the limit of their `chance`."""
@@ -341,7 +344,7 @@ def _most_different(
     return different[:_NAMED]
 
 
-def _written(value: float, name: str) -> str:
+def _write_value(value: float, name: str) -> str:
     return percent(value) if name.endswith("(share)") else figure(value)
 
 

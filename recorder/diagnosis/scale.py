@@ -66,7 +66,7 @@ class Scale:
     def of(cls, rows: Rows, settings: Settings) -> "Scale":
         """Return the scale of a run; `rows` are the rollouts of all its steps."""
         success = Success.of(rows, settings)
-        best, source, is_flat = _best(rows.reward[np.isfinite(rows.reward)], settings, "the run's")
+        best, source, is_flat = _find_best(rows.reward[np.isfinite(rows.reward)], settings, "the run's")
         units = _units(rows, settings)
         if len({unit.best for unit in units}) < 2:
             if units and settings.environments:
@@ -101,7 +101,7 @@ class Scale:
         return " ".join(f"-reward_in.{print_key(unit.name)}>={unit.best:.9g}" for unit in self.units)
 
 
-def _best(rewards: Floats, settings: Settings, owner: str) -> tuple[float, str, bool]:
+def _find_best(rewards: Floats, settings: Settings, owner: str) -> tuple[float, str, bool]:
     """Return the best reward, where it comes from, and True if all of these finite rewards are equal."""
     if settings.max_reward is not None:
         best = settings.max_reward
@@ -125,8 +125,8 @@ def _units(rows: Rows, settings: Settings) -> tuple[Unit, ...]:
     for name in parts or evals:
         unit = Unit(name, evals[0] if parts else name, np.nan, "")
         holds, of_unit = unit.holds(rows), settings.of_environment(unit.eval)
-        best, source, is_flat = _best(rows.reward[holds & np.isfinite(rows.reward)], of_unit, "its")
-        if of_unit.max_reward is None and (unpaid := _unpaid(rows, holds)) > 0:
+        best, source, is_flat = _find_best(rows.reward[holds & np.isfinite(rows.reward)], of_unit, "its")
+        if of_unit.max_reward is None and (unpaid := _sum_unpaid(rows, holds)) > 0:
             best, source, is_flat = best - is_flat + unpaid, "what its functions give", False
         if is_flat and best > 1:  # all have the same reward above 0
             best, source, is_flat = best - 1, "its only reward", False
@@ -141,7 +141,7 @@ def _units(rows: Rows, settings: Settings) -> tuple[Unit, ...]:
     return tuple(with_least) if len(units) <= _MOST and not np.isnan(least) else ()
 
 
-def _unpaid(rows: Rows, holds: Bools) -> float:
+def _sum_unpaid(rows: Rows, holds: Bools) -> float:
     """Return what the functions that score these rollouts could have paid, and never did: two-valued ones their upper
     value, and those named like an outcome that gave nothing but 0 so far their weight.
     """

@@ -31,11 +31,11 @@ def actions_of(
     that was not sent to the environment has no action; a step without an answer before it has no text. A model call
     that failed, or still waits, is an entry with nothing but `generation`, before the entry of its turn.
     """
-    entries = _answered(row, tokens, spelling) if row.turns else _without_answers(row)
+    entries = _answer_entries(row, tokens, spelling) if row.turns else _without_answers(row)
     if row.failures:
         entries = _with_failures(entries, row)
     parse = call.options.parse
-    return entries if parse is None else [_parsed(parse, entry) for entry in entries]
+    return entries if parse is None else [_add_parsed(parse, entry) for entry in entries]
 
 
 def note_empty_answers(entries: list[Entry], messages: list[dict[str, Any]], turns: int) -> None:
@@ -106,7 +106,7 @@ def images_in(row: RowCalls, actions: Any) -> tuple[StoredImage, ...]:
     return tuple(image for images in recorded for image in images.within(written))
 
 
-def _answered(row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None) -> list[Entry]:
+def _answer_entries(row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None) -> list[Entry]:
     before, *after = _by_turn(row)
     entries = [_entry(0, None, step, row) for step in before]
     sampling = row.turns[-1].generation.sampling
@@ -226,7 +226,7 @@ def _text(turn: Turn, spelling: chat_parser.Spelling | None) -> str | None:
     return None if sequence.reply is None else str(orjson.loads(sequence.reply).get("content") or "")
 
 
-def _parsed(parse: Parse, entry: Entry) -> Entry:
+def _add_parsed(parse: Parse, entry: Entry) -> Entry:
     """Add `parsed` to an entry: True if the user's parser finds an action in the text. The action that was sent does
     not show that: a rollout function may fall back to another one.
     """

@@ -70,7 +70,7 @@ def encoded(
         edit = call.options.edit
         texts: list[str] | None = None
         if edit is not None:  # its figures are computed already: `edit` sees them, and may change them
-            edited = _edited(edit, columns, content, tokens)
+            edited = _edit_row(edit, columns, content, tokens)
             if edited is None:
                 call.left_out.add(i)
                 return None
@@ -141,7 +141,7 @@ def _row(
     if columns["status"] == Status.ERROR and call.options.server_log is not None:
         metadata["server_log"] = _tail(call.options.server_log)
     if row.notes:
-        metadata |= _reported(row)
+        metadata |= _collect_reported(row)
     if joined:
         metadata["notes"] = {**metadata.get("notes", {}), "prompt_ids": _JOINED.format(len(joined))}
     content = {
@@ -153,7 +153,7 @@ def _row(
     return columns, content
 
 
-def _edited(
+def _edit_row(
     edit: Edit, columns: dict[str, Any], content: dict[str, Any], tokens: Tokens | None
 ) -> tuple[dict[str, Any], dict[str, Any], Tokens | None] | None:
     """Let the user's `edit` change a row; None if nothing of it is to be stored."""
@@ -169,7 +169,7 @@ def _edited(
     return {name: edited[name] for name in columns}, orjson.loads(written), edited_tokens
 
 
-def _reported(row: RowCalls) -> dict[str, Any]:
+def _collect_reported(row: RowCalls) -> dict[str, Any]:
     """Collect the tags and values that the rollout function itself reported for the row."""
     reported: dict[str, Any] = {}
     for note in row.notes:

@@ -79,7 +79,7 @@ def _so_far(call: RolloutCall, headers: list[dict[str, Any]]) -> Iterator[RowCha
     calls = call.so_far()
     attribution = Attribution([RowCalls() for _ in call.prompts], 0)
     with guard("giving calls to rows that run"):
-        attribution = _unfinished(call, calls, is_running=True)
+        attribution = _attribute_unfinished(call, calls, is_running=True)
     spelling = spelling_of(call)
     for i, row in enumerate(attribution.rows):
         yield encoded(call, i, row, unfinished_tokens(row), lambda _: {}, headers[i] | all_sampled(row), spelling)
@@ -99,7 +99,7 @@ def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
     if job.scoring is not None:
         lost = 0
         with guard("giving calls of reward functions to rows"):
-            scored, lost = _scored(job, job.scoring)
+            scored, lost = _attribute_scored(job, job.scoring)
         yield RunChange(call.run, {}, unattributed_scoring=lost)
     asked_keys: Sequence[int | None] = [None] * len(tokens)
     with guard("spelling rows"):
@@ -137,7 +137,7 @@ def _asked_keys(call: RolloutCall, tokens: list[Tokens | None], spelling: Spelli
     return row_keys
 
 
-def _scored(job: ReturnedJob, scoring: CallRecords) -> tuple[list[ScoredRow], int]:
+def _attribute_scored(job: ReturnedJob, scoring: CallRecords) -> tuple[list[ScoredRow], int]:
     call, completions = job.call, orjson.loads(job.completions)
     columns = call.columns or [b"null"] * len(call.prompts)
     prompts_and_columns = [[orjson.loads(text) for text in both] for both in zip(call.prompts, columns, strict=True)]
@@ -169,7 +169,7 @@ def _finished(job: FinishedJob) -> Iterator[Change | RowDraft | None]:
 
 
 def _failed(job: FailedJob) -> Iterator[Change | RowDraft | None]:
-    attribution = _unfinished(job.call, job.call.calls)
+    attribution = _attribute_unfinished(job.call, job.call.calls)
     end, spelling = _end_of_all(job.call, attribution, job.error), spelling_of(job.call)
     yield from _count_lost(job.call, attribution, but=end)
     for i, row in enumerate(attribution.rows):
@@ -196,7 +196,7 @@ def _traceback(trace: str | None) -> dict[str, Any]:
     return {"traceback": trace} if trace else {}
 
 
-def _unfinished(call: RolloutCall, calls: CallRecords, *, is_running: bool = False) -> Attribution:
+def _attribute_unfinished(call: RolloutCall, calls: CallRecords, *, is_running: bool = False) -> Attribution:
     """Attribute the calls of rows without tokens, by the last text of each row's prompt among others."""
     prompts = _last_texts(call)
     return attribute_unfinished(len(prompts), calls.sort(), prompts, call.decode, is_running=is_running)
@@ -216,7 +216,7 @@ def _end_of_all(call: RolloutCall, attribution: Attribution, error: str) -> Gene
     """Return the unattributed call whose `error` ended the function, so that all rows show it; None without one."""
     failed = [failed_call for failed_call in _failed_calls(call) if failed_call.error == error]
     end = max(failed, key=lambda failed_call: failed_call.order, default=None)
-    return None if end is None or end.order in _attributed(attribution) else end
+    return None if end is None or end.order in _list_attributed(attribution) else end
 
 
 def _failed_calls(call: RolloutCall) -> list[Generation | EnvironmentCall]:
@@ -229,7 +229,7 @@ def _failed_calls(call: RolloutCall) -> list[Generation | EnvironmentCall]:
     ]
 
 
-def _attributed(attribution: Attribution) -> set[int]:
+def _list_attributed(attribution: Attribution) -> set[int]:
     return {call.order for row in attribution.rows for call in row.calls + row.children}
 
 
@@ -239,10 +239,10 @@ def _count_lost(
     """Count on the run the unattributed calls, all `but` one, with their errors; and the rows whose `returned` tokens
     no generation sampled that was seen.
     """
-    lost, unseen = max(0, attribution.unattributed - (but is not None)), _unseen(call, attribution, returned)
+    lost, unseen = max(0, attribution.unattributed - (but is not None)), _count_unseen(call, attribution, returned)
     if not (lost or unseen):
         return
-    orders = {but and but.order, *_attributed(attribution)}
+    orders = {but and but.order, *_list_attributed(attribution)}
     errors = Counter(
         without_keys(failed_call.error or "")
         for failed_call in _failed_calls(call)
@@ -251,7 +251,7 @@ def _count_lost(
     yield RunChange(call.run, {}, lost, unattributed_errors=errors, unseen_sampling=unseen)
 
 
-def _unseen(call: RolloutCall, attribution: Attribution, returned: Sequence[Tokens | None]) -> int:
+def _count_unseen(call: RolloutCall, attribution: Attribution, returned: Sequence[Tokens | None]) -> int:
     """Count the stored rows with tokens but no generation. One that is on no row may be any row's, and a row may have
     the answer of another.
     """

@@ -53,13 +53,13 @@ class Spelling:
 
     def of(self, ids: Ids) -> str:
         """Return the text of ids without special tokens."""
-        return self._decoded(ids, bare=True)
+        return self._decode(ids, bare=True)
 
     def whole(self, ids: Ids) -> str:
         """Return the text of ids with special tokens."""
-        return self._decoded(ids, bare=False)
+        return self._decode(ids, bare=False)
 
-    def _decoded(self, ids: Ids, *, bare: bool) -> str:
+    def _decode(self, ids: Ids, *, bare: bool) -> str:
         texts, key = self._known[bare], ids.tobytes()
         if key not in texts:
             texts[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=bare)
@@ -112,7 +112,7 @@ def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.ui
     for sampled, ids in spans(completion, mask):
         # A function may say of other tokens that the model sampled them, and of an earlier answer that it did not.
         may_be_several = (sampled or not messages) and spelling.has_messages(ids)
-        if may_be_several and (marked := _marked(spelling.whole(ids), is_answer=sampled)):
+        if may_be_several and (marked := _split_marked(spelling.whole(ids), is_answer=sampled)):
             messages += marked
         elif sampled:
             messages.append(assistant_message(spelling.of(ids)))
@@ -121,7 +121,7 @@ def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.ui
     return messages
 
 
-def _marked(text: str, *, is_answer: bool) -> list[dict[str, Any]]:
+def _split_marked(text: str, *, is_answer: bool) -> list[dict[str, Any]]:
     """Return the messages of a text in which a chat template opened others after an answer; else nothing. If it may be
     no answer that it begins with, a template has to close that before it opens another message.
     """
@@ -234,11 +234,11 @@ def templated(text: str, *, with_open: bool = False) -> list[dict[str, Any]]:
     """Return the messages that a known chat template wrote; empty if none did. `with_open` adds what an answer of the
     model begins with, if that is more than a tag.
     """
-    parsed = (list(_templated(text, *template, with_open=with_open)) for template in _TEMPLATES)
+    parsed = (list(_parse_template(text, *template, with_open=with_open)) for template in _TEMPLATES)
     return next((messages for messages in parsed if messages), [])
 
 
-def _templated(
+def _parse_template(
     text: str, header: re.Pattern[str], closing: str, *, with_open: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Yield the messages that a chat template wrote: a header with the role, then content up to a closing token. The
@@ -251,7 +251,7 @@ def _templated(
         closed = text.find(closing, opened.end())
         content = text[opened.end() : closed if closed >= 0 else None]
         if closed >= 0 or opened[1] != "assistant":
-            yield from _inserted(opened[1], content, is_cut=closed < 0)
+            yield from _make_inserted(opened[1], content, is_cut=closed < 0)
         elif with_open and content.strip() not in _EMPTY:
             yield assistant_message(content)
         if closed < 0:
@@ -261,7 +261,7 @@ def _templated(
         yield {"role": "user", "content": beside}
 
 
-def _inserted(role: str, content: str, *, is_cut: bool) -> list[dict[str, Any]]:
+def _make_inserted(role: str, content: str, *, is_cut: bool) -> list[dict[str, Any]]:
     """Return an inserted message. Tools' answers have the role user in Qwen's template, all of them together in one
     message, and ipython in Llama's.
     """

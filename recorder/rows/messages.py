@@ -60,7 +60,7 @@ def messages_of(
         kind = compare_messages(prompt_given, first if first and sent[: len(first)] == first else sent)
         return [*_with_reasoning(sent, row.turns[:-1]), *filter(None, [_reply(last)])], kind
     ordered = [(turn.order, _reply(turn)) for turn in row.turns]
-    ordered += [(step.order, _observed(step)) for step in row.environment_calls if step.order < last.order]
+    ordered += [(step.order, _observation_message(step)) for step in row.environment_calls if step.order < last.order]
     ordered.sort(key=_order)
     kind = compare_messages(prompt_given, first) if first else None
     return (first or prompt_given) + chat_parser.linked(
@@ -86,14 +86,14 @@ def _with_reasoning(sent: list[dict[str, Any]], turns: Sequence[Turn]) -> list[d
         count = sum(1 for _ in common)
         answers = [message for message in sent[count:] if message.get("role") == "assistant"]
         for message, reply in (
-            zip(answers, replies, strict=True) if len(answers) == len(replies) else _matched(answers, replies)
+            zip(answers, replies, strict=True) if len(answers) == len(replies) else _match_replies(answers, replies)
         ):
             if reply.get("reasoning_content") and not message.get("reasoning_content"):
                 message["reasoning_content"] = reply["reasoning_content"]
     return sent
 
 
-def _matched(
+def _match_replies(
     answers: Sequence[dict[str, Any]], replies: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], ...]]:
     """Yield the messages with the replies that they repeat, in order."""
@@ -120,7 +120,7 @@ def preview(messages: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def _observed(call: EnvironmentCall) -> dict[str, Any] | None:
+def _observation_message(call: EnvironmentCall) -> dict[str, Any] | None:
     """Return an observation as a message: its text, or JSON if it is no text; None for a reset, or without one."""
     if call.observation is None or call.kind == "reset":
         return None

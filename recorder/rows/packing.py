@@ -33,7 +33,7 @@ def packed(changes: Iterable[Change | RowDraft]) -> Batch:
             payloads.append(unpacked_tokens(draft.tokens))
     small, starts = pack_together(payloads)
     following = iter(small)
-    for draft, facts in zip(drafts, _measured(drafts), strict=True):
+    for draft, facts in zip(drafts, _measure(drafts), strict=True):
         change, content = draft.change, next(following)
         change.columns = {**facts, **change.columns}
         change.content, change.content_start = content.data, content.start
@@ -44,7 +44,7 @@ def packed(changes: Iterable[Change | RowDraft]) -> Batch:
     return Batch.merged([*rows, *(StartChange(*start) for start in starts.items())])
 
 
-def _measured(drafts: Sequence[RowDraft]) -> list[Facts]:
+def _measure(drafts: Sequence[RowDraft]) -> list[Facts]:
     """Return for each draft the columns that are measured for all drafts together; none if that fails."""
     facts: list[Facts] = [{} for _ in drafts]
     texts = {i: draft.answers for i, draft in enumerate(drafts) if draft.answers is not None}

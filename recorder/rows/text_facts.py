@@ -162,7 +162,7 @@ def _of_actions(
     sent = [_canonical(action) for action in actions]
     are_different = len(set(sent)) == len(sent)
     streaks = [sum(1 for _ in repeats) for _, repeats in groupby(sent)]
-    unsaid = _unsaid(entries, messages)
+    unsaid = _list_unsaid(entries, messages)
     is_played = bool(sent) or any(entry["turn"] == 0 for entry in entries)
     return {
         "env_steps": len(sent) if is_played else None,
@@ -176,11 +176,11 @@ def _of_actions(
         "last_action": _shorten_action(actions[-1]) if sent else None,
         "unsaid_actions": None if unsaid is None else len(unsaid),
         "unsaid_action": Counter(unsaid).most_common(1)[0][0] if unsaid else None,
-        "observation_keys": _observed(entries),
+        "observation_keys": _list_observation_keys(entries),
     }
 
 
-def _observed(entries: Sequence[Mapping[str, Any]]) -> str | None:
+def _list_observation_keys(entries: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the keys of the observations, each once, the most frequent 16; the first one once more if it stands for
     most of three or more. What follows an answer without an action shows nothing about the environment.
     """
@@ -272,7 +272,7 @@ def _verdict_of(heard: Any) -> int | None:
     return _first_verdict([text for name in _SPOKEN if isinstance(text := heard.get(name), str)])
 
 
-def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]) -> list[str] | None:
+def _list_unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]) -> list[str] | None:
     """Return the beginnings of those actions that do not occur in the answer before them, as if the rollout function
     had sent an action of its own; None if no action follows an answer. Of a tool that an answer without tool calls
     asks for, only the name has to occur: its text may write the arguments in a form of its own.

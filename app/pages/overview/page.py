@@ -156,7 +156,7 @@ def overview(
     with source.reading_run(name) as (db, run):
         run_id = id_of(run)
         all_series = rested(db, run_id, queries.step_series)
-        chosen = _chosen(all_series, request.query_params)
+        chosen = _choose_series(all_series, request.query_params)
         parameters = _series_parameters(all_series, chosen)
         here = urls.overview(run.uid, **parameters, search=q.strip())
         if wanted is None and name != run.uid:
@@ -199,7 +199,7 @@ def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Respon
     with source.reading_run(name) as (db, run):
         summary = queries.run_summary(db, id_of(run))
         all_series = rested(db, id_of(run), queries.step_series)
-        chosen = _chosen(all_series, request.query_params)
+        chosen = _choose_series(all_series, request.query_params)
         step_figures = queries.steps(db, id_of(run), chosen) if chosen else []
         parts = _by_eval(db, id_of(run), all_series, chosen, step_figures) if chosen else {}
     charts_by_id = {chart.id: chart for chart in make_charts(step_figures, parts)}
@@ -217,8 +217,10 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
     with source.reading_run(name) as (db, run):
         run_id = id_of(run)
         all_series = rested(db, run_id, queries.step_series)
-        chosen = _chosen(all_series, request.query_params)
-        only = RolloutFilter(**_only(all_series, chosen), step_min=step_min, step_max=step_max, sort=Sort.LOWEST_REWARD)
+        chosen = _choose_series(all_series, request.query_params)
+        only = RolloutFilter(
+            **_series_filter(all_series, chosen), step_min=step_min, step_max=step_max, sort=Sort.LOWEST_REWARD
+        )
         rows = queries.page(db, run_id, only, limit=_PREVIEWED).rows
         page = PreviewPage(
             summary=queries.run_summary(db, run_id),
@@ -232,7 +234,7 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
     return htmx.fragment(request, "overview/_preview.html", page)
 
 
-def _chosen(all_series: Sequence[Series], parameters: Mapping[str, str]) -> Series | None:
+def _choose_series(all_series: Sequence[Series], parameters: Mapping[str, str]) -> Series | None:
     """Return the series asked for, or the first; None for a run without rollouts. Raise FilterError."""
     mode, eval_name = parameters.get("mode"), parameters.get("eval")
     matching = [
@@ -253,7 +255,7 @@ def _series_parameters(all_series: Sequence[Series], series: Series | None) -> d
     )
 
 
-def _only(all_series: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
+def _series_filter(all_series: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
     """Return the filter parts that select a series; empty if it is the only one."""
     if chosen is None or len(all_series) < 2:
         return {}
@@ -266,7 +268,7 @@ def _steps(
     db: Connection, summary: RunSummary, all_series: Sequence[Series], chosen: Series, judged: Diagnosed | None
 ) -> Steps:
     run, run_id = summary.run, id_of(summary.run)
-    only = _only(all_series, chosen)
+    only = _series_filter(all_series, chosen)
     has_steps = chosen.mode == Mode.TRAIN or chosen.last > 0
     step_figures = rested(db, run_id, queries.steps, chosen)
     is_thinned = len(step_figures) < chosen.steps

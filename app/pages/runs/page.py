@@ -115,7 +115,9 @@ def live(request: Request, source: SourceOfPages) -> Response:
         page = _page(db, source.address, chosen, view, None)
         if not follows:
             lines = _lines(db, view, page.arguments, queries.these_runs(db, open_ids))
-            page = replace(page, lines=lines, groups={}, live=_live(db, chosen, _open(lines), newest), is_first=False)
+            page = replace(
+                page, lines=lines, groups={}, live=_live(db, chosen, _list_open(lines), newest), is_first=False
+            )
     return htmx.fragment(request, "runs/_runs_live.html", page)
 
 
@@ -190,7 +192,7 @@ def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, p
         groups=groups,
         next=following,
         is_first=place is None,
-        live=_live(db, chosen, _open(lines), None),
+        live=_live(db, chosen, _list_open(lines), None),
         empty_kind="" if counts.all else "empty",
         arguments=arguments,
         unsorted=max(0, counts.matching - MOST_SORTED) if is_ordered else 0,
@@ -236,7 +238,7 @@ def _seconds(listed: ListedRun) -> float | None:
     return max(0.0, ((run.finished or now) - run.created) / 1e6)
 
 
-def _open(lines: Sequence[RunLine]) -> list[int]:
+def _list_open(lines: Sequence[RunLine]) -> list[int]:
     return [id_of(line.listed.summary.run) for line in lines if line.is_open][:_POLLED_ROWS]
 
 

@@ -33,13 +33,13 @@ _ALIKE = 0.25  # r among equally good rollouts [ours]
 _SHARE = 0.1  # of the reward's variance within groups: the least for a function to matter
 
 
-def _limit(run: Run) -> float | None:
+def _completion_limit(run: Run) -> float | None:
     """Return the trainer's max_completion_length in tokens; None if it is not recorded."""
     length = run.config.get("max_completion_length")
     return float(length) if isinstance(length, int | float) and length > 0 else None
 
 
-def _cut(rows: Rows, limit: float | None) -> Bools:
+def _find_cut(rows: Rows, limit: float | None) -> Bools:
     """Return (N,) True for rollouts that the server reports as truncated, or, without reports, whose only answer has
     all tokens that the trainer allows.
     """
@@ -53,13 +53,13 @@ def _used_all(rows: Rows, limit: float | None) -> Bools:
 
 def _missing(run: Run) -> str | None:
     is_told = ~np.isnan(run.rows.facts["truncated_turns"]) | (run.rows.stop_reason == StopReason.LENGTH)
-    counted = _limit(run) is not None and np.isfinite(run.rows.completion_tokens).any()
+    counted = _completion_limit(run) is not None and np.isfinite(run.rows.completion_tokens).any()
     return None if is_told.any() or counted else "why generations ended"
 
 
 def _check_truncation(run: Run) -> Outcome:
-    rows, limit, length = run.rows, run.threshold("truncation", _CUT), _limit(run)
-    cut = _cut(rows, length)
+    rows, limit, length = run.rows, run.threshold("truncation", _CUT), _completion_limit(run)
+    cut = _find_cut(rows, length)
     share = float(cut.mean())
     if cut.sum() < _FEW_CUT or share <= limit or contrast.is_fine(run, cut):
         alone = ["one rollout alone may be an accident"] if cut.sum() < _FEW_CUT else []
@@ -71,7 +71,7 @@ def _check_truncation(run: Run) -> Outcome:
     evidence = ["Mean reward: truncated {}, not truncated {}.".format(*rewards)] if rewards else []
     evidence.append(lengths_said)
     evidence += [] if (ended | ~cut).all() else [f"In {(ended & cut).sum()} of {cut.sum()} it was the last one."]
-    if guessed := float((cut & ~_cut(rows, None)).sum() / cut.sum()):
+    if guessed := float((cut & ~_find_cut(rows, None)).sum() / cut.sum()):
         evidence += [f"For {percent(guessed)} of them no stop reason is recorded. The bars count those under others."]
     where = {"truncated_turns>0": rows.facts["truncated_turns"] > 0, "stop:length": rows.stop_reason == "length"}
     where |= {f"completion_tokens:{length:g} truncated_turns:none": _used_all(rows, length)} if length else {}
@@ -84,7 +84,7 @@ def _check_truncation(run: Run) -> Outcome:
         suggestion=f"{advice}.",
         where=links.selecting(rows.id, cut, where),
         is_part=part >= whole,
-        **above(run.all.by_step(_cut(run.all, length)), limit),
+        **above(run.all.by_step(_find_cut(run.all, length)), limit),
         own=cut,
     )
 
@@ -134,7 +134,7 @@ def correlation(rows: Rows, values: Floats | None = None) -> float:
     return measures.correlation(rows, rows.reward if values is None else values, lengths(rows))
 
 
-def _paid(run: Run, limit: float) -> tuple[str | None, float, float]:
+def _find_paid_length(run: Run, limit: float) -> tuple[str | None, float, float]:
     """Return the function that rewards length (None for the whole reward), its r and its share of the variance."""
     whole = correlation(run.rows)
     if abs(whole) >= limit:
@@ -150,7 +150,9 @@ def _check_length(run: Run) -> Outcome:
     limit, whole = run.threshold("length", _R), follows(run)
     is_alone = isinstance(whole, Follows) and whole.figure == TOKENS and whole.is_whole and abs(whole.r) >= limit
     name, r, share = (
-        (whole.function, whole.r, whole.share) if isinstance(whole, Follows) and is_alone else _paid(run, limit)
+        (whole.function, whole.r, whole.share)
+        if isinstance(whole, Follows) and is_alone
+        else _find_paid_length(run, limit)
     )
     if not abs(r) >= limit and _holds(run, limit - _LESS):
         limit, name, r, share = limit - _LESS, None, correlation(run.rows), 1.0

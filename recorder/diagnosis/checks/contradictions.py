@@ -35,11 +35,11 @@ def against(rows: Rows, name: str) -> Against | None:
 
     None if there is too little to compare, or if the environment rates all rollouts equally.
     """
-    both = (_compared(rows, name, theirs) for theirs in (rows.env_reward_sum, rows.env_reward_last))
+    both = (_compare_with_environment(rows, name, theirs) for theirs in (rows.env_reward_sum, rows.env_reward_last))
     return min((side for side in both if side is not None), key=lambda side: side.share, default=None)
 
 
-def _compared(rows: Rows, name: str, theirs: Floats) -> Against | None:
+def _compare_with_environment(rows: Rows, name: str, theirs: Floats) -> Against | None:
     ours = rows.values[name]
     is_known = np.isfinite(ours) & np.isfinite(theirs)
     if is_known.sum() < _FEW or np.ptp(theirs[is_known]) <= SAME:
@@ -48,11 +48,11 @@ def _compared(rows: Rows, name: str, theirs: Floats) -> Against | None:
         odd = is_known & (ours != theirs)
         share = float(odd.sum() / is_known.sum())
         return Against(name, theirs, odd, odd & (theirs > ours), int(is_known.sum()), share, is_pairs=False)
-    odd, opposite, pairs = _opposite(np.where(is_known, ours, np.nan), theirs, rows)
+    odd, opposite, pairs = _find_opposite(np.where(is_known, ours, np.nan), theirs, rows)
     return Against(name, theirs, odd, odd, pairs, opposite / pairs, is_pairs=True) if pairs >= _FEW else None
 
 
-def _opposite(ours: Floats, theirs: Floats, rows: Rows) -> tuple[Bools, int, int]:
+def _find_opposite(ours: Floats, theirs: Floats, rows: Rows) -> tuple[Bools, int, int]:
     """Return (N,) True for rollouts of pairs that the two order oppositely; the number of these, and of all pairs."""
     odd = np.zeros(len(rows), bool)
     order = np.argsort(rows.group, kind="stable")

@@ -101,10 +101,12 @@ def _check(run: Run) -> Outcome:
     name = answers.name
     if len(answers.answer) < _ENOUGH or len(references) < _DISTINCT:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
-    card_of_answers = _refused(run, answers) or _contradicted(run, answers, references) or _shuffled(run, answers)
+    card_of_answers = (
+        _find_refused(run, answers) or _find_contradicted(run, answers, references) or _find_shuffled(run, answers)
+    )
     equal = percent(float(answers.equal.mean()))
     calm = f"Of {len(answers.answer):,} final answers that were read, {equal} equal their reference ({name})."
-    return card_of_answers or _one_answer(run, answers) or Below(calm)
+    return card_of_answers or _find_single_answer(run, answers) or Below(calm)
 
 
 def _empty_references(run: Run, column: str) -> Card | None:
@@ -140,7 +142,7 @@ def _lack_reference(run: Run, rows: Rows, references: Sequence[str | None]) -> B
     return lacks & success.countable(rows) & (np.logical_or.reduce(deciding) if of_functions else True)
 
 
-def _refused(run: Run, answers: _Answers) -> Card | None:
+def _find_refused(run: Run, answers: _Answers) -> Card | None:
     """Return the card if right answers that are written in one way never count, and most others do."""
     equal, kinds = answers.equal, [kind_of(text) for text in answers.written]
     for kind in dict.fromkeys(kinds):
@@ -168,7 +170,7 @@ def _refused(run: Run, answers: _Answers) -> Card | None:
     return None
 
 
-def _contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
+def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
     """Return the card if wrong answers count as right: another number than the reference, or another task's reference.
 
     Other words than the reference's may say the same.
@@ -179,7 +181,7 @@ def _contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | N
         return None
     titles = {
         "answers that contradict their reference count as right": (paid, wrong, _WRONG, paid),
-        "answers that equal their reference do not count as right": (missed, equal, _MISSED, _unpaid(answers)),
+        "answers that equal their reference do not count as right": (missed, equal, _MISSED, _find_unpaid(answers)),
     }
     findings = [
         (f"{affected.sum():,} of {of.sum():,} {title}", affected)
@@ -206,14 +208,14 @@ def _contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | N
     )
 
 
-def _unpaid(answers: _Answers) -> Bools:
+def _find_unpaid(answers: _Answers) -> Bools:
     """Return (M) True in groups of which most answers equal their reference, and none counts as right."""
     groups, group = np.unique(answers.rows.group, return_inverse=True)
     equal, solved = (np.bincount(group, column, len(groups)) for column in (answers.equal, answers.solved))
     return np.asarray(((solved == 0) & (equal > np.bincount(group) / 2))[group], bool)
 
 
-def _shuffled(run: Run, answers: _Answers) -> Card | None:
+def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
     """Return the card if groups without a right answer agree on the reference of another task."""
     group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
     unsolved = [
@@ -267,7 +269,7 @@ def _tail(hits: int, of: int, share: float) -> float:
     return sum(comb(of, k) * share**k * (1 - share) ** (of - k) for k in range(hits, of + 1))
 
 
-def _one_answer(run: Run, answers: _Answers) -> Card | None:
+def _find_single_answer(run: Run, answers: _Answers) -> Card | None:
     """Return the card if most rollouts give one answer, which far fewer references are, and fewer gave at first."""
     answer, count = Counter(answers.answer).most_common(1)[0]
     share, expected = count / len(answers.answer), answers.reference.count(answer) / len(answers.reference)

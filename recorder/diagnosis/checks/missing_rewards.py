@@ -64,9 +64,9 @@ def _check_invalid(run: Run) -> Outcome:
         for name, affected in unscored.items()
         if affected.mean() > _OF_ONE or (affected & run.rows.odd).any()
     }
-    cards = [_declined(run, bad)] if bad.any() else []
+    cards = [_declined_card(run, bad)] if bad.any() else []
     cards += [_answers_for_some(run, gaps)] if gaps else []
-    cards += _stopped(run)
+    cards += _find_stopped(run)
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
     silent = [name for name, values in run.all.parts.items() if not np.isfinite(values).any()]
@@ -80,7 +80,7 @@ def _check_invalid(run: Run) -> Outcome:
     return _never_answers(run, silent)
 
 
-def _declined(run: Run, bad: Bools) -> Card:
+def _declined_card(run: Run, bad: Bools) -> Card:
     rows = run.rows
     share = float(bad.mean())
     names = [name for name, values in rows.parts.items() if np.isnan(values[bad]).all()]
@@ -134,7 +134,7 @@ def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
     )
 
 
-def _stopped(run: Run) -> Iterator[Card]:
+def _find_stopped(run: Run) -> Iterator[Card]:
     """Yield a card for each function that scored nearly all of the run, an eval or a family of tasks, and since a step
     scores none of it.
     """

@@ -54,7 +54,7 @@ def holds(answer: str, reference: str) -> bool:
     end, numbers = answer[-_END:], _values(reference)
     if len(numbers) == 1 and kind_of(reference) not in {"is a list", "is an expression", "is a text"}:
         return numbers[0] in _values(end)
-    return _squeezed(reference) in _squeezed(end)
+    return _squeeze(reference) in _squeeze(end)
 
 
 def plain(answer: str, *, is_line: bool = False) -> str:
@@ -66,7 +66,7 @@ def plain(answer: str, *, is_line: bool = False) -> str:
     text = bare(answer, is_line=is_line)
     values = _values(text)
     is_number = len(values) == 1 and kind_of(text) not in {"is a list", "is an expression", "is a text"}
-    return str(values[0]) if is_number else _squeezed(text)
+    return str(values[0]) if is_number else _squeeze(text)
 
 
 def bare(answer: str, *, is_line: bool = False) -> str:
@@ -84,7 +84,7 @@ def _values(text: str) -> list[Fraction]:
     return [Fraction(number) for number in numbers if not re.search(r"/0*$", number)]
 
 
-def _squeezed(text: str) -> str:
+def _squeeze(text: str) -> str:
     return "".join(filter(str.isalnum, text.casefold()))
 
 
@@ -92,7 +92,7 @@ def _check(run: Run) -> Outcome:
     success, limit = run.scale.success, run.threshold("never_matches", _NEVER)
     if not success.is_defined:
         return NotJudged("What counts as solved is not defined: set solved_at.")
-    unsolved = _unsolved(run)
+    unsolved = _find_unsolved(run)
     if unsolved.sum() < _TASKS:
         return Below(f"{unsolved.sum()} tasks were never solved: too few to compare forms of references.")
     column = reference_column(run.rows, run.labels, run.settings.reference)
@@ -127,7 +127,7 @@ def _units(rows: Rows) -> Ints:
     return rows.task if (rows.task >= 0).all() else rows.group
 
 
-def _unsolved(run: Run) -> Bools:
+def _find_unsolved(run: Run) -> Bools:
     """Return (U,) True for tasks, or groups, that were tried and never solved."""
     rows = run.all
     units, is_known = _units(rows), np.isfinite(rows.reward)

@@ -56,7 +56,7 @@ def _check(run: Run) -> Outcome:
     tasks = rows if tasks_recur(rows) else with_families(rows)
     task = rows.eval if tasks is None else tasks.task
     compared, candidates = 0, list[_Heard]()
-    for key, has_observation in _often(rows, run.rows, limit):
+    for key, has_observation in _find_frequent(rows, run.rows, limit):
         compared += 1
         # Of what only some tasks hear, the share by step may not show the step: then it begins where it first occurs,
         # and chance is that of any of the steps.
@@ -70,7 +70,7 @@ def _check(run: Run) -> Outcome:
         candidates += [heard] if heard else []
     most = chance_limit([candidate.chance for candidate in candidates] + [1.0] * (compared - len(candidates)))
     begun = [candidate for candidate in candidates if candidate.chance <= most]
-    costly = [heard for observation in begun if (heard := _costly(run, observation, begun, tasks)) is not None]
+    costly = [heard for observation in begun if (heard := _weigh_cost(run, observation, begun, tasks)) is not None]
     if not costly:
         return uncovered(run) or Below(
             f"None of {compared} frequent observations began during the run and costs reward."
@@ -78,7 +78,7 @@ def _check(run: Run) -> Outcome:
     worst = max(costly, key=lambda heard: heard.cost * heard.affected.sum())
     alike = [heard for heard in costly if abs(heard.since - worst.since) <= _NEAR]
     whole = worst._replace(affected=np.logical_or.reduce([heard.affected for heard in alike]))
-    return _card(run, _costly(run, whole, begun, tasks) or worst, alike, limit)
+    return _card(run, _weigh_cost(run, whole, begun, tasks) or worst, alike, limit)
 
 
 def _begin(
@@ -102,7 +102,7 @@ def _begin(
     return _Heard(key, has_observation, since, difference.chance * tried) if is_rarer else None
 
 
-def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
+def _find_frequent(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
     """Yield those that are frequent in the last steps, and rare in the first ones: their key, and (N,) True for
     rollouts that have it. A key is odd if they are most of what a rollout hears.
     """
@@ -129,7 +129,7 @@ def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
         yield int(kinds[place]), has_observation
 
 
-def _costly(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None) -> _Heard | None:
+def _weigh_cost(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None) -> _Heard | None:
     """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where
     groups are all or mostly of one kind, more than the same tasks before (than all before, if no task recurs and all
     lose more since); else None.
@@ -173,7 +173,7 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Out
     if not answers.got:
         return NotJudged("The texts of its rollouts cannot be read.")
     mine, rest = float(affected[is_last].mean()), float(affected[rows.step < worst.since].mean())
-    quotation = _quoted(now, worst.key >> 1) + (f" (or one of {len(keys) - 1} more)" if len(keys) > 1 else "")
+    quotation = _quote(now, worst.key >> 1) + (f" (or one of {len(keys) - 1} more)" if len(keys) > 1 else "")
     predicate = "is most of what" if all(observation.key & 1 for observation in alike) else "is answered to"
     title = f"{quotation} {predicate} {percent(mine)} of rollouts{' hear' * predicate.startswith('is most')}"
     title += f", {percent(rest)} before step {worst.since:,}"
@@ -269,7 +269,7 @@ def _key(observation: Any) -> int | None:
     return None if key is None else int.from_bytes(key.encode(), "little")
 
 
-def _quoted(read: Sequence[Texts], key: int) -> str:
+def _quote(read: Sequence[Texts], key: int) -> str:
     """Return the first observation of that key, in quotation marks: as far as all of them that were read begin alike
     but for numbers; words for one without text.
     """

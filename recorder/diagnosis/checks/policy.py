@@ -85,7 +85,7 @@ def _check_no_update(run: Run) -> Outcome:
 
 
 def _check_mismatch(run: Run) -> Outcome:
-    outcomes = [make(run) for make in (_logged, _by_ratio, _by_entropy, _by_kl)]
+    outcomes = [make(run) for make in (_check_logged, _by_ratio, _by_entropy, _by_kl)]
     first = next(
         (outcome for kind in (Card, Below, NotJudged) for outcome in outcomes if isinstance(outcome, kind)), None
     )
@@ -96,7 +96,7 @@ def _check_mismatch(run: Run) -> Outcome:
     return first
 
 
-def _logged(run: Run) -> Outcome:
+def _check_logged(run: Run) -> Outcome:
     whole = run.current.get(_DIFFERENCE, ())
     limit = run.threshold("mismatch", _MEAN)
     mean = _mean(run.recent(whole))

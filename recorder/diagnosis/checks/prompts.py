@@ -111,11 +111,11 @@ def _check_unfilled(run: Run) -> Outcome:
     if best is None:
         return Below(f"Of {len(prompts):,} prompts that were read, none lacks a value at a cost.")
     affected = np.isin(run.rows.id, part.rows.id[best.own])
-    whole = affected if len(groups) <= _READ else _extended(run, affected, is_read)
+    whole = affected if len(groups) <= _READ else _extend_to_places(run, affected, is_read)
     return replace(best, where=links.ids(run.rows.id[affected if whole is None else whole]), own=whole)
 
 
-def _extended(run: Run, affected: Bools, is_read: Bools) -> Bools | None:
+def _extend_to_places(run: Run, affected: Bools, is_read: Bools) -> Bools | None:
     """Return (N,) True for rollouts of the families or evals of which all that were read are so, whether read or not;
     None if others are so, too.
     """

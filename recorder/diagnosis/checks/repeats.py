@@ -171,7 +171,7 @@ def alike(rows: Rows) -> Floats:
 
 
 def _check_diversity(run: Run) -> Outcome:
-    twins, chosen = duplicated(run.rows), _chosen(run)
+    twins, chosen = duplicated(run.rows), _choose_groups(run)
     sampled = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
     trends = [trend for trend in (logged(run.current), sampled) if trend]
     trend = next(
@@ -188,7 +188,7 @@ def _check_diversity(run: Run) -> Outcome:
         if fallen is not None and fallen.is_collapsed:
             begun = below(trend, fallen.limit)
             if not _is_well(run, begun):
-                return _collapsed(run, fallen, source, begun)
+                return _collapse_card(run, fallen, source, begun)
             sentences.append("The mean reward still rises, or is near the best.")
         return Below(" ".join(sentences)) if sentences else NotJudged("No group has two completions to compare.")
     temperature = run.config.get("temperature")
@@ -209,7 +209,7 @@ def _check_diversity(run: Run) -> Outcome:
     )
 
 
-def _collapsed(run: Run, fall: Entropy, source: str, begun: dict[str, Any]) -> Card:
+def _collapse_card(run: Run, fall: Entropy, source: str, begun: dict[str, Any]) -> Card:
     return Card(
         id="diversity",
         title=f"Entropy collapsed: {fall.description}",
@@ -233,7 +233,7 @@ def _is_well(run: Run, begun: dict[str, Any]) -> bool:
     return gain.is_sure and gain.value > 0
 
 
-def _chosen(run: Run) -> Bools:
+def _choose_groups(run: Run) -> Bools:
     """Return (G,) True for groups whose rewards are equal because their completions are.
 
     If sampling is known to be cold, that is every group with zero variance. If the sampler's log-probs show a

@@ -26,7 +26,9 @@ _BESIDE = ("turn_limit", "hacking", "forgotten")  # what learning one function i
 def _check_functions(run: Run) -> Outcome:
     units, share = _units(run), dict[str, float]()
     for unit in units:
-        if (card := _outweighed(unit) or _drowned(unit) or _overruled(unit) or _cancelled(unit)) is not None:
+        if (
+            card := _find_outweighed(unit) or _find_drowned(unit) or _find_overruled(unit) or _find_cancelled(unit)
+        ) is not None:
             return card if unit is run else _of_whole(run, unit, card)
         share |= shares(unit.rows)
     if not share:
@@ -65,7 +67,7 @@ def _of_whole(run: Run, unit: Run, card: Card) -> Card:
     return replace(card, cost=cost, own=chosen, evidence=(*card.evidence, counted))
 
 
-def _outweighed(run: Run) -> Card | None:
+def _find_outweighed(run: Run) -> Card | None:
     """Return a card if one function has nearly all of the variance, and another one that matters nearly none."""
     last = _pair(run, run.rows)
     pair = last or _pair_of_all(run)
@@ -93,7 +95,7 @@ def _outweighed(run: Run) -> Card | None:
     )
 
 
-def _drowned(run: Run) -> Card | None:
+def _find_drowned(run: Run) -> Card | None:
     """Return a card if the functions that define success have nearly none of the variance, though it varies."""
     share, marks = shares(run.rows), {mark.column for mark in run.scale.success.marks}
     outcomes = [
@@ -156,7 +158,7 @@ def _part(share: float) -> str:
     return percent(share) if share > SAME else "none"
 
 
-def _overruled(run: Run) -> Card | None:
+def _find_overruled(run: Run) -> Card | None:
     """Return a card if one function has most of the variance and rises, and another one that matters falls."""
     share = shares(run.all)
     first = max(share, key=lambda name: share[name], default=None)
@@ -272,7 +274,7 @@ def cancels(rows: Rows) -> Bools:
     return (groups.size > 1) & (groups.std <= SAME) & (spread > SAME)
 
 
-def _cancelled(run: Run) -> Card | None:
+def _find_cancelled(run: Run) -> Card | None:
     cancelled = cancels(run.rows)
     affected, equal = cancelled[run.rows.group], dead(run.rows.groups)[run.rows.group]
     share = float(cancelled.mean()) if len(cancelled) else 0.0

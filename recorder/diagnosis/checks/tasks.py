@@ -232,7 +232,7 @@ def _check_mix(run: Run) -> Outcome:
     """
     if run.windows is None:
         return NotJudged("The run has a single step.")
-    for field, rows in _mixed(run.all):
+    for field, rows in _list_mixes(run.all):
         spans = [(rows.step >= of.steps[0]) & (rows.step <= of.steps[-1]) for of in run.windows]
         sides = before, after = run.windows if field == "task" else (rows.where(spans[0]), rows.where(spans[1]))
         (n0, m0), (n1, m1) = _means(before), _means(after)
@@ -281,7 +281,7 @@ def _check_mix(run: Run) -> Outcome:
     )
 
 
-def _mixed(rows: Rows) -> Iterator[tuple[str, Rows]]:
+def _list_mixes(rows: Rows) -> Iterator[tuple[str, Rows]]:
     """Yield what a mix may be of: a filter's field, and the rollouts with that in place of tasks: tasks, and where
     these do not come again, their families or the evals.
     """

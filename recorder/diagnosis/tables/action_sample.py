@@ -215,13 +215,13 @@ def _name_actions(shape: tuple[str, ...], actions: list[Any]) -> Iterable[str]:
     keys = shape[1:]
     if len(keys) == 1:
         return (f"{keys[0]}: {value}" for value in _values([action[keys[0]] for action in actions]))
-    key = _telling(keys, actions)
+    key = _find_telling_key(keys, actions)
     if key is not None:
         return (f"{key}: {action[key]}" for action in actions)
     return [f"{{{', '.join(keys)}}}"[:SHOWN]] * len(actions)
 
 
-def _telling(keys: Sequence[str], actions: Sequence[Mapping[str, Any]]) -> str | None:
+def _find_telling_key(keys: Sequence[str], actions: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the key whose short texts divide actions of one shape into the fewest kinds; None without one."""
     counts: dict[str, int] = {}
     for key in keys:

@@ -54,9 +54,9 @@ def signals(scalars: Mapping[str, Trend], config: Mapping[str, Any], first: int 
     makers: Mapping[str, Callable[[Trend], tuple[str, bool]]] = {
         "grad_norm": lambda trend: _standstill(trend, STANDSTILL["grad_norm"], first),
         "learning_rate": lambda trend: _standstill(trend, STANDSTILL["learning_rate"], first),
-        clip: lambda trend: _clipped(trend, config),
+        clip: lambda trend: _describe_clipped(trend, config),
         "kl": lambda trend: (
-            _standstill(trend, STANDSTILL["kl"], first) if _is_near(trend, config, first) else _grown(trend)
+            _standstill(trend, STANDSTILL["kl"], first) if _is_near(trend, config, first) else _describe_growth(trend)
         ),
         "entropy": _entropy,
     }
@@ -111,7 +111,7 @@ def _standstill(trend: Trend, limit: float, first: int) -> tuple[str, bool]:
     return f"Non-zero at {_all(trend)} ({between}).", False
 
 
-def _clipped(trend: Trend, config: Mapping[str, Any]) -> tuple[str, bool]:
+def _describe_clipped(trend: Trend, config: Mapping[str, Any]) -> tuple[str, bool]:
     highest = max(value for _, value in trend)
     if highest == 0:
         clause = f"No token was clipped at {_all(trend).replace('all', 'any of')}"
@@ -123,7 +123,7 @@ def _clipped(trend: Trend, config: Mapping[str, Any]) -> tuple[str, bool]:
     return f"At most {percent(highest)} of tokens were clipped, at step {step:,}.", False
 
 
-def _grown(trend: Trend) -> tuple[str, bool]:
+def _describe_growth(trend: Trend) -> tuple[str, bool]:
     if len(trend) < 2:
         return f"Logged once, at step {trend[0][0]:,}.", False
     step, value = max(trend, key=lambda point: point[1])
@@ -134,7 +134,7 @@ def _grown(trend: Trend) -> tuple[str, bool]:
 def _entropy(trend: Trend) -> tuple[str, bool]:
     fall = entropy(trend)
     if fall is None:
-        return _grown(trend)
+        return _describe_growth(trend)
     step = below(trend, fall.limit)["since_step"]
     when = "" if step is None else f" at step {step:,}"
     return f"{fall.description}{f': collapsed{when}' if fall.is_collapsed else ''}.", fall.is_collapsed

@@ -90,7 +90,7 @@ def attribute_scoring(
             by_function[_function(call, functions)].append(call)
     owners: dict[int | None, tuple[int, str, str]] = {}  # row, function and evidence, by the order of a call
     for name, calls in by_function.items():
-        for row, evidence, unit in _placed(calls, texts) if name else ():
+        for row, evidence, unit in _place_calls(calls, texts) if name else ():
             owners |= {call.order: (row, name, evidence) for call in unit}
     for call in ordered:
         owner = owners.get(call.order) or owners.get(_above(call))
@@ -118,7 +118,7 @@ def _function(call: Call, functions: Mapping[int, str]) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
-def _placed(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str, Seq[Call]]]:
+def _place_calls(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str, Seq[Call]]]:
     """Yield the calls of one function with their row and the evidence for it."""
     count = len(texts.answers)
     left = []
@@ -180,7 +180,7 @@ class _Texts:
         self._inputs = ["\n".join(map(plain, texts_in(columns))) for columns in inputs]
 
     @cached_property
-    def _telling(self) -> list[str]:
+    def _telling_answers(self) -> list[str]:
         """Return the different answers, longest first, without those that a prompt or a dataset row contains."""
         joined = "\n".join(dict.fromkeys(self._inputs))
         long = {text for text in self.answers if len(text) >= _LEAST and text not in joined}
@@ -218,7 +218,7 @@ class _Texts:
         Nothing if those are all.
         """
         contained, rest = set(), text
-        for answer in self._telling:
+        for answer in self._telling_answers:
             if answer in rest:
                 contained.add(answer)
                 rest = rest.replace(answer, "\0")

@@ -61,7 +61,9 @@ def _chains_in(generations: Seq[Generation], links: EpisodeLinks, *, finished: b
         continued: dict[int, Chain] = {}
         for sequence in generation.sequences:
             context = context_of(sequence)
-            chain = None if context is None else _continued(generation, context, open_chains, links, finished=finished)
+            chain = (
+                None if context is None else _find_continued(generation, context, open_chains, links, finished=finished)
+            )
             if chain is None and current is not None and context not in open_chains.heads:
                 chain = current
             if chain is None:
@@ -129,7 +131,7 @@ class _Open:
             tail = self._tails[place - 1]
             if context.startswith(tail):
                 return self._by_tail[tail]
-            end = _shared(tail, context[:end])
+            end = _shared_length(tail, context[:end])
         return self._by_tail.get(b"", [])
 
     def may_begin(self, context: bytes | None) -> bool:
@@ -137,14 +139,14 @@ class _Open:
         return context is None or context in self.heads or not any(map(context.startswith, self.heads))
 
 
-def _shared(first: bytes, second: bytes) -> int:
+def _shared_length(first: bytes, second: bytes) -> int:
     """Return the length of the common prefix, in bytes."""
     size = min(len(first), len(second))
     differ = np.frombuffer(first, np.uint8, size) != np.frombuffer(second, np.uint8, size)
     return int(differ.argmax()) if differ.any() else size
 
 
-def _continued(
+def _find_continued(
     generation: Generation, context: bytes, chains: _Open, links: EpisodeLinks, *, finished: bool
 ) -> Chain | None:
     """Return the longest chain that a context continues; of equal ones that of its episode, else the latest."""

@@ -37,7 +37,7 @@ class Matching:
         that fit no row, or are another model's.
         """
         chains = sorted(chains, key=Chain.key)
-        fits = [self._best_fits(chain, self._repeating(chain)) for chain in chains]
+        fits = [self._best_fits(chain, self._find_repeating(chain)) for chain in chains]
         fits = self._of_the_policy(chains, fits)
         self._find_contested(chains, fits)
         unmatched = []
@@ -102,7 +102,7 @@ class Matching:
         groups = (rows for prompt, rows in self._groups.items() if context.startswith(prompt))
         return sorted(index for rows in groups for index in rows)
 
-    def _repeating(self, chain: Chain) -> list[int]:
+    def _find_repeating(self, chain: Chain) -> list[int]:
         """Return the rows that begin with the chain's last context: only these can be exact fits."""
         context = chain.parts[-1][1].context
         if context is None:

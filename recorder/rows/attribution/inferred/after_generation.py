@@ -30,7 +30,9 @@ def add_by_generations(state: Assignment, episodes: list[Episode], places: Seq[i
             owners[turn.order].add(place)
     near = _orders_near(state, {state.branches.of(call) for episode in episodes for call in episode})
     stepped = [_generations_before(state, episode, near) for episode in episodes]
-    followed = [orders or waited for orders, waited in zip(stepped, _waited_for(state, episodes, near), strict=True)]
+    followed = [
+        orders or waited for orders, waited in zip(stepped, _find_waited_for(state, episodes, near), strict=True)
+    ]
     candidates = [set().union(*(owners[order] for order in orders)) for orders in followed]
     likely = {i for i, rows in enumerate(candidates) if len(rows) == 1}
     if not likely:
@@ -38,8 +40,8 @@ def add_by_generations(state: Assignment, episodes: list[Episode], places: Seq[i
     times = Counter(
         order for episode, orders in zip(episodes, stepped, strict=True) if not has_failed(episode) for order in orders
     )
-    crowded = _crowded(state, near)
-    exchangeable = _exchangeable(state, episodes, stepped, owners)
+    crowded = _find_crowded(state, near)
+    exchangeable = _find_exchangeable(state, episodes, stepped, owners)
     are_in_turns = any(stepped[i] - crowded for i in likely)
     left = []
     for i, (episode, orders) in enumerate(zip(episodes, followed, strict=True)):
@@ -76,7 +78,7 @@ def _generations_before(state: Assignment, episode: Episode, near: _Orders) -> s
     return nearest
 
 
-def _crowded(state: Assignment, near: _Orders) -> set[int]:
+def _find_crowded(state: Assignment, near: _Orders) -> set[int]:
     """Return the generations that came right after another one, with no environment call between.
 
     If a function generates for all rows first, the steps after the last generation may be any row's.
@@ -98,7 +100,7 @@ def _calls_near(state: Assignment, branch: Strand | None) -> list[int]:
     return [call.order for call in state.environment_calls if branch is None or of(call) in {None, branch}]
 
 
-def _waited_for(state: Assignment, episodes: list[Episode], near: _Orders) -> list[set[int]]:
+def _find_waited_for(state: Assignment, episodes: list[Episode], near: _Orders) -> list[set[int]]:
     """Return the generation that came next after each episode without a step, if no other environment had been reset
     and not stepped by then: else it could be the answer for any of them.
     """
@@ -139,7 +141,7 @@ def _is_one_tried_again(episodes: list[Episode]) -> bool:
     )
 
 
-def _exchangeable(
+def _find_exchangeable(
     state: Assignment, episodes: list[Episode], before: Seq[set[int]], owners: Mapping[int, set[int]]
 ) -> set[int]:
     """Return the equal generations of two rows, one of which continues after both, if no episode tells which."""

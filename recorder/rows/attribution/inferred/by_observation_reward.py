@@ -90,7 +90,7 @@ class Outcomes(Comparison):
             orders = factorial(len(rewards)) / prod(map(factorial, alike.values()))
             if orders * thresholds.CHANCE >= 1 and all(of_episode == reward for of_episode, reward in rewards):
                 return True
-        return self._beat_shuffles(pairs, self._fitting)
+        return self._beat_shuffles(pairs, self._count_fitting)
 
     def _may_be(self, episode: Episode, place: int) -> bool:
         return self._fits(episode, place) is not False and is_plausible(episode, self._rows[place])

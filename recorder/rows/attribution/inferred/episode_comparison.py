@@ -58,7 +58,7 @@ class Comparison:
         """Return True if an episode matches a row; None if there is nothing to compare."""
         raise NotImplementedError
 
-    def _fitting(self, episodes: Seq[Episode], places: Seq[int]) -> int:
+    def _count_fitting(self, episodes: Seq[Episode], places: Seq[int]) -> int:
         """Count the episodes that match these rows, one each."""
         return sum(self._fits(episode, place) is True for episode, place in zip(episodes, places, strict=True))
 

@@ -35,7 +35,7 @@ def add_environment_calls(state: Assignment, decode: Decode, *, finished: bool) 
         return
     rows_of = state.rows_by_branch()
     together: list[Episode] = []
-    for episode in _unassigned(state):
+    for episode in _list_unassigned(state):
         branch = state.branch_of(episode)
         rows = rows_of.get(branch, [])
         if len(rows) == 1 and (finished or not _is_beyond(episode, state.rows[rows[0]])):
@@ -54,7 +54,7 @@ def _is_beyond(episode: Episode, row: RowCalls) -> bool:
     return not is_stepped(episode) and episode[0].order > max((turn.order for turn in row.turns), default=inf)
 
 
-def _unassigned(state: Assignment) -> list[Episode]:
+def _list_unassigned(state: Assignment) -> list[Episode]:
     return episodes_of([call for call in state.environment_calls if state.is_unassigned(call)], state.branches)
 
 
@@ -84,7 +84,7 @@ def _is_one_step_each(state: Assignment) -> bool:
     if (
         not len(steps) == len(state.rows) > 1
         or not all(map(state.is_unassigned, state.environment_calls))
-        or len(_unassigned(state)) != 1
+        or len(_list_unassigned(state)) != 1
     ):
         return False
     answers = [turn.order for row in state.rows for turn in row.turns]

@@ -28,9 +28,9 @@ def add_failures(state: Assignment) -> None:
     for generation in failed:
         index, evidence, branch = row_of(generation), "scope", state.branches.of(generation)
         if index is None:
-            index, evidence = _only(rows_of.get(branch)), "strand"
+            index, evidence = _only_row(rows_of.get(branch)), "strand"
             if index is None and branch not in rows_of and generation.prompt is not None:
-                index, evidence = _only(askers.get(generation.prompt)), "context"
+                index, evidence = _only_row(askers.get(generation.prompt)), "context"
             if index is None and branch not in rows_of:
                 index, evidence = _by_number(branch, ranked, rows_of, len(state.rows)), "order"
         if index is None:
@@ -119,7 +119,7 @@ def _askers(state: Assignment) -> dict[bytes, set[int]]:
     return askers
 
 
-def _only(rows: set[int] | None) -> int | None:
+def _only_row(rows: set[int] | None) -> int | None:
     return next(iter(rows)) if rows is not None and len(rows) == 1 else None
 
 
