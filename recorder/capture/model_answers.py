@@ -98,11 +98,11 @@ class TokenBatch(Struct, eq=False, dict=True):
         lengths, ended = self._lengths()
         return [
             Sequence(
-                contexts[i // copies],
-                self.answers[i, :length],
-                "length" if not ended[i] and length >= self.limit > 0 else "stop",
+                contexts[index // copies],
+                self.answers[index, :length],
+                "length" if not ended[index] and length >= self.limit > 0 else "stop",
             )
-            for i, length in enumerate(lengths)
+            for index, length in enumerate(lengths)
         ]
 
     def _contexts(self) -> list[Ids]:

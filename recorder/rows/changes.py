@@ -52,7 +52,7 @@ def changes_of(job: Any) -> Iterable[Change | RowDraft]:
             return _headers(job)
         case ColumnsJob():
             columns = enumerate(job.columns)
-            return (job.call.change(i, values) for i, values in columns if i not in job.call.left_out)
+            return (job.call.change(index, values) for index, values in columns if index not in job.call.left_out)
     raise TypeError(type(job).__name__)
 
 
@@ -68,7 +68,9 @@ def _running(job: RunningJob) -> Iterator[Change | RowDraft]:
     if not call.settled:
         only_headers = job.only_announces()
         rows = (
-            (call.change(i, columns) for i, columns in enumerate(headers)) if only_headers else _so_far(call, headers)
+            (call.change(index, columns) for index, columns in enumerate(headers))
+            if only_headers
+            else _so_far(call, headers)
         )
     for row in rows:
         if row is not None and not call.settled:  # the function may return at any time
@@ -81,13 +83,15 @@ def _so_far(call: RolloutCall, headers: list[dict[str, Any]]) -> Iterator[RowCha
     with guard("giving calls to rows that run"):
         attribution = _attribute_unfinished(call, calls, is_running=True)
     spelling = spelling_of(call)
-    for i, row in enumerate(attribution.rows):
-        yield encoded(call, i, row, unfinished_tokens(row), lambda _: {}, headers[i] | all_sampled(row), spelling)
+    for index, row in enumerate(attribution.rows):
+        yield encoded(
+            call, index, row, unfinished_tokens(row), lambda _: {}, headers[index] | all_sampled(row), spelling
+        )
 
 
 def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
     call, output, spelling = job.call, job.output, spelling_of(job.call)
-    tokens = [_tokens(output, i) for i in range(len(call.prompts))]
+    tokens = [_tokens(output, index) for index in range(len(call.prompts))]
     attribution = Attribution([RowCalls() for _ in tokens], 0)
     with guard("giving calls to rows"):
         prompts = [_NO_IDS if row is None else row.prompt_ids for row in tokens]
@@ -105,9 +109,9 @@ def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
     with guard("spelling rows"):
         spell_rows(spelling, attribution.rows, tokens)
         asked_keys = _asked_keys(call, tokens, spelling)
-    for i, row in enumerate(attribution.rows):
-        columns = {"returned": job.returned, "asked_key": asked_keys[i]}
-        yield encoded(call, i, row, tokens[i], output.extras, columns, spelling, *scored[i : i + 1])
+    for index, row in enumerate(attribution.rows):
+        columns = {"returned": job.returned, "asked_key": asked_keys[index]}
+        yield encoded(call, index, row, tokens[index], output.extras, columns, spelling, *scored[index : index + 1])
     if job.scoring is None:  # else they were counted with the job before this one
         yield from _count_lost(call, attribution, tokens)
 
@@ -144,10 +148,10 @@ def _attribute_scored(job: ReturnedJob, scoring: CallRecords) -> tuple[list[Scor
     return attribute_scoring(scoring.sort(), job.functions, completions, prompts_and_columns[: len(completions)])
 
 
-def _tokens(output: Output, i: int) -> Tokens | None:
-    """Return the tokens of row `i`; None if its ids are no valid ids, in which case TRL will raise."""
+def _tokens(output: Output, index: int) -> Tokens | None:
+    """Return the tokens of row `index`; None if its ids are no valid ids, in which case TRL will raise."""
     with suppress(TypeError, ValueError, OverflowError):
-        return output.tokens(i)
+        return output.tokens(index)
     return None
 
 
@@ -172,19 +176,22 @@ def _failed(job: FailedJob) -> Iterator[Change | RowDraft | None]:
     attribution = _attribute_unfinished(job.call, job.call.calls)
     end, spelling = _end_of_all(job.call, attribution, job.error), spelling_of(job.call)
     yield from _count_lost(job.call, attribution, but=end)
-    for i, row in enumerate(attribution.rows):
-        ended = job.ended(i) | all_sampled(row)
+    for index, row in enumerate(attribution.rows):
+        ended = job.ended(index) | all_sampled(row)
         broken = [call for call in row.environment_calls if call.error]
         if not broken and isinstance(end, EnvironmentCall):
             broken = [end]
         if broken and job.status == Status.ERROR:
             ended["stop_reason"] = error_reason(broken[-1])
-        yield encoded(job.call, i, row, unfinished_tokens(row), lambda _: _traceback(job.trace), ended, spelling)
+        yield encoded(job.call, index, row, unfinished_tokens(row), lambda _: _traceback(job.trace), ended, spelling)
 
 
 def _headers(job: HeaderJob) -> Iterator[Change | RowDraft]:
     metadata = _traceback(job.trace)
-    rows = [encoded(job.call, i, RowCalls(), None, lambda _: metadata, header) for i, header in enumerate(job.headers)]
+    rows = [
+        encoded(job.call, index, RowCalls(), None, lambda _: metadata, header)
+        for index, header in enumerate(job.headers)
+    ]
     written = [row for row in rows if row is not None]
     for row in written:
         (row.change if isinstance(row, RowDraft) else row).tokens = NO_TOKENS
@@ -257,8 +264,8 @@ def _count_unseen(call: RolloutCall, attribution: Attribution, returned: Sequenc
     """
     rows = [
         (row, tokens.completion_ids.tobytes())
-        for i, (row, tokens) in enumerate(zip(attribution.rows, returned, strict=False))
-        if tokens is not None and i not in call.left_out
+        for index, (row, tokens) in enumerate(zip(attribution.rows, returned, strict=False))
+        if tokens is not None and index not in call.left_out
     ]
     answers = {answer for row, answer in rows if row.turns}
     silent = sum([not (row.turns or row.failures) and answer not in answers for row, answer in rows])

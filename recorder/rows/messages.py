@@ -22,13 +22,13 @@ _PREVIEW = 120
 _order = itemgetter(0)
 
 
-def prompt_of(call: RolloutCall, i: int) -> list[dict[str, Any]]:
-    """Return the messages of row `i`'s prompt."""
-    return chat_parser.prompt_messages(orjson.loads(call.prompts[i]))
+def prompt_of(call: RolloutCall, index: int) -> list[dict[str, Any]]:
+    """Return the messages of row `index`'s prompt."""
+    return chat_parser.prompt_messages(orjson.loads(call.prompts[index]))
 
 
 def messages_of(
-    call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None
+    call: RolloutCall, index: int, row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None
 ) -> tuple[list[dict[str, Any]], SentPrompt | None]:
     """Return a row's messages, from its tokens, else from those sent to the last generation, else from all calls; and
     how far the prompt in them is the dataset's, None if nothing tells what was sent.
@@ -37,13 +37,13 @@ def messages_of(
         joined = joined_turns(row, tokens)
         heard = (turn.sequence.context for turn in row.turns if turn.start == 0)
         sent_ids = next((ids for ids in heard if ids is not None), tokens.prompt_ids)
-        prompt, kind = spelling.prompt(call.prompts[i], sent_ids)
+        prompt, kind = spelling.prompt(call.prompts[index], sent_ids)
         if joined:
             spelled = ((spelling.whole(ids), spelling.whole(sampled), spelling.of(sampled)) for ids, sampled in joined)
             return chat_parser.linked(chat_parser.turns_messages(spelled, prompt)), kind
         answered = chat_parser.completion_messages(spelling, tokens.completion_ids, known_mask(row, tokens))
         return prompt + chat_parser.linked(answered), kind
-    prompt_given = prompt_of(call, i)
+    prompt_given = prompt_of(call, index)
     if not row.turns:
         return prompt_given, None
     sequences = [turn.sequence for turn in row.turns]

@@ -65,11 +65,15 @@ def _of_template(prompt_given: list[Message], texts: Sequence[str], sent: list[M
     if not left:
         return sent, None
     messages, is_same = list[Message](), True
-    for i, message in enumerate(sent):
+    for place, message in enumerate(sent):
         if left and _is_equal(*left[0], message):
             messages.append(left.pop(0)[0])
             continue
-        if left and _is_within(*left[0], message) and not any(_is_equal(*left[0], later) for later in sent[i + 1 :]):
+        if (
+            left
+            and _is_within(*left[0], message)
+            and not any(_is_equal(*left[0], later) for later in sent[place + 1 :])
+        ):
             left.pop(0)
         messages.append(message)
         is_same = False

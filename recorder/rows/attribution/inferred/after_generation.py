@@ -34,7 +34,7 @@ def add_by_generations(state: Assignment, episodes: list[Episode], places: Seq[i
         orders or waited for orders, waited in zip(stepped, _find_waited_for(state, episodes, near), strict=True)
     ]
     candidates = [set().union(*(owners[order] for order in orders)) for orders in followed]
-    likely = {i for i, rows in enumerate(candidates) if len(rows) == 1}
+    likely = {number for number, rows in enumerate(candidates) if len(rows) == 1}
     if not likely:
         return episodes
     times = Counter(
@@ -42,14 +42,14 @@ def add_by_generations(state: Assignment, episodes: list[Episode], places: Seq[i
     )
     crowded = _find_crowded(state, near)
     exchangeable = _find_exchangeable(state, episodes, stepped, owners)
-    are_in_turns = any(stepped[i] - crowded for i in likely)
+    are_in_turns = any(stepped[number] - crowded for number in likely)
     left = []
-    for i, (episode, orders) in enumerate(zip(episodes, followed, strict=True)):
-        is_clear = i in likely and (are_in_turns or not orders <= crowded)
+    for number, (episode, orders) in enumerate(zip(episodes, followed, strict=True)):
+        is_clear = number in likely and (are_in_turns or not orders <= crowded)
         if is_clear and not orders.isdisjoint(exchangeable):
             state.unattributed += len(episode)
         elif is_clear and all(times[order] <= 1 for order in orders):
-            state.add_calls(candidates[i].pop(), episode, "generation")
+            state.add_calls(candidates[number].pop(), episode, "generation")
         else:
             left.append(episode)
     return left
@@ -111,25 +111,27 @@ def _find_waited_for(state: Assignment, episodes: list[Episode], near: _Orders) 
     failed, have_all_turns = state.failed_orders, all(row.turns for row in state.rows)
     branches = [state.branch_of(episode) for episode in episodes]
     of_generation = {generation.order: state.branches.of(generation) for generation in state.seen.generations}
-    for i in (i for i, first in enumerate(begun) if first == inf):
-        reset = episodes[i][-1].order
-        orders = near[branches[i]]
+    for number in (number for number, first in enumerate(begun) if first == inf):
+        reset = episodes[number][-1].order
+        orders = near[branches[number]]
         place = bisect_left(orders, reset)
         if place == len(orders):
             continue
         answer = orders[place]
         if any(reset < order < answer for order in failed):
             continue  # it waited for the failed one, and its row may have been given up
-        if has_failed(episodes[i]) and any(reset < order < answer for order in begun):
+        if has_failed(episodes[number]) and any(reset < order < answer for order in begun):
             continue  # its row may have continued with another environment
         nearby = {None, of_generation[answer]}
         waiting = [
             episode
-            for j, episode in enumerate(episodes)
-            if not answers[j] and episode[0].order < answer < begun[j] and (len(nearby) == 1 or branches[j] in nearby)
+            for other, episode in enumerate(episodes)
+            if not answers[other]
+            and episode[0].order < answer < begun[other]
+            and (len(nearby) == 1 or branches[other] in nearby)
         ]
         if len(waiting) == 1 or (have_all_turns and _is_one_tried_again(waiting)):
-            answers[i].add(answer)
+            answers[number].add(answer)
     return answers
 
 

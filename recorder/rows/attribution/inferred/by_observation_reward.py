@@ -100,23 +100,23 @@ class Outcomes(Comparison):
         possible = self._possible_rows(episodes)
         has_each_row_one = self._has_each_row_one(episodes)
         while single := [
-            (i, place)
-            for i, places in possible.items()
+            (number, place)
+            for number, places in possible.items()
             for place in places
-            if len(places) == 1 and (has_each_row_one or self._fits(episodes[i], place))
+            if len(places) == 1 and (has_each_row_one or self._fits(episodes[number], place))
         ]:
             times = Counter(place for _, place in single)
-            yield from ((episodes[i], place) for i, place in single if times[place] == 1)
-            possible = {i: places - {*times} for i, places in possible.items()}
+            yield from ((episodes[number], place) for number, place in single if times[place] == 1)
+            possible = {number: places - {*times} for number, places in possible.items()}
 
     def _possible_rows(self, episodes: Seq[Episode]) -> dict[int, set[int]]:
         """Return the rows that each episode, by index, may be of; nothing unless nearly all find one of their own."""
         possible = {
-            i: {place for place in self._rows if self._may_be(episode, place)}
-            for i, episode in enumerate(episodes)
+            number: {place for place in self._rows if self._may_be(episode, place)}
+            for number, episode in enumerate(episodes)
             if self._is_shown(episode)
         }
-        whole = [places for i, places in possible.items() if not has_failed(episodes[i])]
+        whole = [places for number, places in possible.items() if not has_failed(episodes[number])]
         return possible if settled(whole) >= thresholds.NEARLY_ALL * len(whole) else {}
 
     def _has_each_row_one(self, episodes: Seq[Episode]) -> bool:

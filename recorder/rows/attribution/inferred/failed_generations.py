@@ -57,7 +57,9 @@ def _in_between(state: Assignment, branch: Strand | None, failed: Seq[Generation
     one of each; without such rows, those that ask what the second one then asked again.
     """
     rows, row_of_order = state.rows, dict[int, int]()
-    turns = sorted([(turn.order, i, turn) for i, row in enumerate(rows) for turn in row.turns], key=itemgetter(0))
+    turns = sorted(
+        [(turn.order, number, turn) for number, row in enumerate(rows) for turn in row.turns], key=itemgetter(0)
+    )
     in_turn = all(order < after and row <= later for (order, row, _), (after, later, _) in pairwise(turns))
     if not in_turn or any(state.branches.of(turn.generation) is not branch for _, _, turn in turns):
         return row_of_order
@@ -70,11 +72,13 @@ def _in_between(state: Assignment, branch: Strand | None, failed: Seq[Generation
             generation.order: first for generation in between if first == second or _goes_on(generation, last)
         }
         rest = [generation for generation in between if generation.order not in row_of_order]
-        absent = [i for i in range(first + 1, second) if not rows[i].turns and not rows[i].failures]
+        absent = [number for number in range(first + 1, second) if not rows[number].turns and not rows[number].failures]
         if not absent and all(generation.prompt in _list_requests(then) for generation in rest):
             row_of_order |= {generation.order: second for generation in rest}
-        elif len(rest) == len(absent) and all(map(_may_ask, rest, (state.texts[i : i + 1] for i in absent))):
-            row_of_order |= {generation.order: i for generation, i in zip(rest, absent, strict=True)}
+        elif len(rest) == len(absent) and all(
+            map(_may_ask, rest, (state.texts[number : number + 1] for number in absent))
+        ):
+            row_of_order |= {generation.order: number for generation, number in zip(rest, absent, strict=True)}
     return row_of_order
 
 
