@@ -43,7 +43,7 @@ def diagnostics_table() -> str:
 def audit_table() -> str:
     """One check a row, with its findings, in the order in which they are listed."""
     rows: list[tuple[str, ...]] = [
-        (it.name, it.held, it.tolerance, "<br>".join(f"`{name}`: {title}" for name, title in it.findings.items()))
+        (it.name, it.comparison, it.tolerance, "<br>".join(f"`{name}`: {title}" for name, title in it.findings.items()))
         for it in CHECKS
     ]
     return _table(("check", "what is compared", "tolerance", "findings"), rows)

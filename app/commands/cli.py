@@ -65,8 +65,8 @@ def main() -> None:
         code = say(str(error), 1)
     except _UsageError as error:
         command = error.ctx.command_path if error.ctx else "logs-ui"
-        what = " ".join(error.format_message().split())
-        code = say(f"{what}{'' if what.endswith(('.', '?')) else '.'} Try: {command} --help", 2)
+        message = " ".join(error.format_message().split())
+        code = say(f"{message}{'' if message.endswith(('.', '?')) else '.'} Try: {command} --help", 2)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
     sys.exit(code)

@@ -48,24 +48,24 @@ def ingest(
 
     address = database_address(db)
     ingester = Ingester(address, entry_of)
-    taken = ingester.take_in()
-    if taken.is_all and not taken.entries:
+    stored = ingester.take_in()
+    if stored.is_all and not stored.entries:
         terminal.say_plainly(f"Nothing waits for {masked_address(address)} in {ingester.folder}.")
     else:
-        _say_stored(address, taken)
+        _say_stored(address, stored)
     if watch:
         stop = threading.Event()
         while not stop.wait(_PAUSE):
-            taken = ingester.take_in()
-            if taken.entries:
-                _say_stored(address, taken)
+            stored = ingester.take_in()
+            if stored.entries:
+                _say_stored(address, stored)
 
 
-def _say_stored(address: Address, taken: "TakenIn") -> None:
-    sentence = f"{plural(taken.rollouts, 'change')} of rollouts stored in {masked_address(address)}"
-    if taken.refused:
-        sentence += f"; the database refused {taken.refused:,}"
-    terminal.say_plainly(sentence + ("." if taken.is_all else "; another process is storing the rest."))
+def _say_stored(address: Address, stored: "TakenIn") -> None:
+    sentence = f"{plural(stored.rollouts, 'change')} of rollouts stored in {masked_address(address)}"
+    if stored.refused:
+        sentence += f"; the database refused {stored.refused:,}"
+    terminal.say_plainly(sentence + ("." if stored.is_all else "; another process is storing the rest."))
 
 
 @db.command(short_help="Show the contents and the size of a database.")
@@ -208,16 +208,16 @@ def migrate(
     from logs_ui.recorder.upkeep.fill_facts import fill_facts
     from logs_ui.recorder.upkeep.migrate import migrate_database
 
-    made: list[bool] = []
+    creations: list[bool] = []
     version = migrate_database(
         db,
         applied=lambda migration: terminal.say_plainly(
             f"schema {migration.number}: {migration.what}" if migration.number > 1 else f"added: {migration.what}"
         ),
-        made=lambda: made.append(True),
+        made=lambda: creations.append(True),
     )
     where = masked_address(database_address(db))
-    sentence = f"{where} had no tables of logs-ui. They are created" if made else f"{where} is up to date"
+    sentence = f"{where} had no tables of logs-ui. They are created" if creations else f"{where} is up to date"
     terminal.say_plainly(f"{sentence}: schema {version}.")
     if facts:
         with terminal.interruptible(_FACTS_STOPPED), terminal.working() as progress:

@@ -161,10 +161,10 @@ def _settings(
 
 def _reasons(written: Sequence[str]) -> dict[str, str]:
     """Read what is muted, written as ID=REASON. Raise SettingsError."""
-    named = {name.strip(): reason.strip() for name, _, reason in (text.partition("=") for text in written)}
-    if not all(named.values()):
+    reasons = {name.strip(): reason.strip() for name, _, reason in (text.partition("=") for text in written)}
+    if not all(reasons.values()):
         raise SettingsError('--mute needs a reason: write it as dead_groups="easy tasks, on purpose".')
-    return named
+    return reasons
 
 
 def _thresholds(written: Sequence[str]) -> dict[str, float]:
@@ -175,8 +175,8 @@ def _thresholds(written: Sequence[str]) -> dict[str, float]:
         try:
             thresholds[name.strip()] = float(value)
         except ValueError:
-            what = "not a number" if equals else "not a threshold"
-            raise SettingsError(f"--threshold {text!r:.100} is {what}: write it as truncation=0.1.") from None
+            problem = "not a number" if equals else "not a threshold"
+            raise SettingsError(f"--threshold {text!r:.100} is {problem}: write it as truncation=0.1.") from None
     return thresholds
 
 
@@ -218,8 +218,8 @@ def _show(report: Report, database: Address) -> None:
         "The links work while this runs": f"logs-ui serve{db}",
         "A finding's rollouts as a file": f"logs-ui export {shlex.quote(run)}{db} -o rollouts.parquet --where 'FILTER'",
     }
-    for what, how in hints.items():
-        out.print(Text(f"{what}: ").append(how, "bold"), soft_wrap=True)
+    for title, how in hints.items():
+        out.print(Text(f"{title}: ").append(how, "bold"), soft_wrap=True)
 
 
 def _print(line: Line) -> None:

@@ -90,10 +90,10 @@ def _show(preview: Pruned) -> None:
 
 
 def _say(gone: Pruned, db: str) -> None:
-    taken = [f"{terminal.size(gone.bytes)} of text and tokens"]
-    taken += [f"{terminal.size(gone.prompt_bytes)} of shared prompts"] if gone.prompt_bytes else []
-    taken += [f"{plural(gone.images, 'image')} of {terminal.size(gone.image_bytes)}"] if gone.images else []
+    freed = [f"{terminal.size(gone.bytes)} of text and tokens"]
+    freed += [f"{terminal.size(gone.prompt_bytes)} of shared prompts"] if gone.prompt_bytes else []
+    freed += [f"{plural(gone.images, 'image')} of {terminal.size(gone.image_bytes)}"] if gone.images else []
     terminal.say_plainly(
-        f"Pruned {plural(gone.rollouts, 'rollout')}: {', and '.join(taken)}.\n"
+        f"Pruned {plural(gone.rollouts, 'rollout')}: {', and '.join(freed)}.\n"
         f"New rollouts reuse the space. To return it to the disk: logs-ui db vacuum{db}"
     )

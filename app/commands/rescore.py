@@ -130,7 +130,7 @@ def _show(run: str, comparison: "Comparison") -> None:
     if len(comparison.tasks) > 1:
         screen.print(_by_task(comparison))
     if comparison.largest:
-        screen.print(_largest(run, comparison))
+        screen.print(_largest_table(run, comparison))
     for title, firsts in (
         ("dead before, mixed after", comparison.woken),
         ("mixed before, dead after", comparison.dulled),
@@ -158,7 +158,7 @@ def _lines(comparison: "Comparison") -> list[tuple[str, str]]:
         ("mean reward", f"{means} over {_of(compared, comparison.rollouts, 'rollouts')}"),
         ("different reward", _of(comparison.changed, compared, "rollouts")),
         ("crossed their group's mean", _of(comparison.turned, compared, "rollouts")),
-        ("groups", "; ".join(f"{count:,} {what}" for what, count in groups.items())),
+        ("groups", "; ".join(f"{count:,} {kind}" for kind, count in groups.items())),
         ("different best rollout", _of(comparison.best_changed, comparison.teach, "groups mixed with both")),
         ("pairs in the same order", _of(comparison.pairs_alike, comparison.pairs, "pairs that differ with both")),
     ]
@@ -168,9 +168,9 @@ def _lines(comparison: "Comparison") -> list[tuple[str, str]]:
     return lines
 
 
-def _of(part: int, whole: int, what: str) -> str:
+def _of(part: int, whole: int, unit: str) -> str:
     share = f" ({part / whole:.1%})" if whole else ""
-    return f"{part:,} of {whole:,} {what}{share}"
+    return f"{part:,} of {whole:,} {unit}{share}"
 
 
 def _by_task(comparison: "Comparison") -> Table:
@@ -191,7 +191,7 @@ def _by_task(comparison: "Comparison") -> Table:
     return table
 
 
-def _largest(run: str, comparison: "Comparison") -> Table:
+def _largest_table(run: str, comparison: "Comparison") -> Table:
     table = terminal.table_of("largest changes", ("step", "old", "new", "change"))
     for row in comparison.largest:
         address = Text(f"{terminal.SERVED}{urls.rollout(run, row.id)}", overflow="fold")

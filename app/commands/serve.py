@@ -105,11 +105,11 @@ def _listen(host: str, port: int) -> socket.socket:
         listening.listen()
     except OSError as error:
         listening.close()
-        raise LogsUIError(_explained(host, port, error)) from error
+        raise LogsUIError(_explain(host, port, error)) from error
     return listening
 
 
-def _explained(host: str, port: int, error: OSError) -> str:
+def _explain(host: str, port: int, error: OSError) -> str:
     if error.errno == errno.EADDRINUSE:
         return f"Port {port} is in use, perhaps by another logs-ui. Choose another: --port {port % 65_535 + 1}"
     if error.errno == errno.EACCES:

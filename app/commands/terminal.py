@@ -90,10 +90,10 @@ def working() -> Iterator[Callable[[str, int, int], None]]:
     with progress_bar() as progress:
         bars: dict[str, int] = {}
 
-        def show(what: str, done: int, total: int) -> None:
-            if what not in bars:
-                bars[what] = progress.add_task(what)
-            progress.update(bars[what], completed=done, total=total)  # type: ignore[arg-type]
+        def show(name: str, done: int, total: int) -> None:
+            if name not in bars:
+                bars[name] = progress.add_task(name)
+            progress.update(bars[name], completed=done, total=total)  # type: ignore[arg-type]
 
         yield show
 
@@ -134,6 +134,6 @@ def interruptible(sentence: str) -> Iterator[None]:
 
 def facts(lines: list[tuple[str, str]]) -> None:
     """Print one line for each fact, in two columns."""
-    width = max((len(what) for what, _ in lines), default=0)
-    for what, text in lines:
-        say_plainly(f"{what:<{width}}  {text}".rstrip())
+    width = max((len(name) for name, _ in lines), default=0)
+    for name, text in lines:
+        say_plainly(f"{name:<{width}}  {text}".rstrip())

@@ -86,15 +86,15 @@ class Outline(NamedTuple):
 
 def outline(db: Connection, run: Run) -> Outline:
     """Return the current outline of a run, and keep it for longer than its diagnosis."""
-    version, made = version_of(db, run), outline_of(diagnosed(db, run))
-    _outlines.setdefault(db.engine, {})[run.uid] = version, made
-    return made
+    version, current = version_of(db, run), outline_of(diagnosed(db, run))
+    _outlines.setdefault(db.engine, {})[run.uid] = version, current
+    return current
 
 
 def cached_outline(db: Connection, run: Run) -> tuple[Outline | None, bool]:
     """Return the last outline, None without any, and True if nothing of the run changed since."""
-    version, made = _outlines.get(db.engine, {}).get(run.uid, (None, None))
-    return made, made is not None and version == version_of(db, run)
+    version, last = _outlines.get(db.engine, {}).get(run.uid, (None, None))
+    return last, last is not None and version == version_of(db, run)
 
 
 def outline_of(diagnosis: Diagnosed) -> Outline:
@@ -151,7 +151,7 @@ class ShortDiagnosis(NamedTuple):
     """Sums up the last steps: the cards of highest cost that no other one explains, and the number of further cards."""
 
     fall: Fall
-    looked: Coverage
+    coverage: Coverage
     first: Card | None  # the card that the verdict is about
     cards: list[Card]  # others
     more: int
@@ -167,12 +167,12 @@ class ShortDiagnosis(NamedTuple):
 def in_short(run: str, diagnosis: Diagnosed) -> ShortDiagnosis:
     """Return the short diagnosis of the run with that uid."""
     report = diagnosis.report
-    looked = looked_at(diagnosis.rows, report)
+    coverage = looked_at(diagnosis.rows, report)
     first = card_of_verdict(report)
     cards = [card for card in top_cards(report.cards) if card is not first]
     return ShortDiagnosis(
-        fall=make_fall(report.fall, report.scale.said, run, report.scope, looked.rollouts),
-        looked=looked,
+        fall=make_fall(report.fall, report.scale.source, run, report.scope, coverage.rollouts),
+        coverage=coverage,
         first=first,
         cards=cards[:_TOP],
         more=len(report.cards) - len(cards[:_TOP]) - (first is not None),

@@ -40,7 +40,7 @@ class Differ:
         start = _common(a, b)
         end = _common(a[start:][::-1], b[start:][::-1])
         middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
-        head, foot = _shortened(a[:start], is_end=False), _shortened(a[len(a) - end :], is_end=True)
+        head, foot = _shorten(a[:start], is_end=False), _shorten(a[len(a) - end :], is_end=True)
         between_a, between_b = self._middle(middle_a, middle_b)
         return [*head, *between_a, *foot], [*head, *between_b, *foot]
 
@@ -68,14 +68,14 @@ def _by_word(words_a: list[str], words_b: list[str]) -> Both:
         return [Segment("".join(words_a), changed=True)], [Segment("".join(words_b), changed=True)]
     a: list[Segment] = []
     b: list[Segment] = []
-    for what, i, j, k, m in matcher.get_opcodes():
-        changed = what != "equal"
-        a += _marked("".join(words_a[i:j]), changed=changed)
-        b += _marked("".join(words_b[k:m]), changed=changed)
+    for operation, i, j, k, m in matcher.get_opcodes():
+        changed = operation != "equal"
+        a += _mark("".join(words_a[i:j]), changed=changed)
+        b += _mark("".join(words_b[k:m]), changed=changed)
     return a, b
 
 
-def _marked(text: str, *, changed: bool) -> list[Segment]:
+def _mark(text: str, *, changed: bool) -> list[Segment]:
     """Mark changed text without the space after it, unless only space changed."""
     bare = text.rstrip() if changed else ""
     if not bare or bare == text:
@@ -94,7 +94,7 @@ def _common(a: str, b: str) -> int:
     return max(a.rfind(space, 0, low) for space in " \n\t") + 1
 
 
-def _shortened(text: str, *, is_end: bool) -> list[Segment]:
+def _shorten(text: str, *, is_end: bool) -> list[Segment]:
     """Return the equal text beside a difference, without its far end if it is long."""
     if len(text) <= _FOLDED_FROM:
         return [Segment(text)] if text else []

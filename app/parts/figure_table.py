@@ -65,11 +65,11 @@ class FigureLine(NamedTuple):
 class FigureTable(NamedTuple):
     """Holds lines that are shown, and others that open at a click."""
 
-    said: str  # what is compared
+    description: str  # what is compared
     # `heads` and `differences`: of the columns of values, and of their differences.
     heads: list[str]
     differences: list[str]
-    shown: list[FigureLine]
+    lines: list[FigureLine]
     more: list[FigureLine]
     styles: tuple[str, ...] = ("other", "")  # classes of the curves, in the order of `heads`
     foot: tuple[str, ...] = ()  # rollouts and groups of each column of values
@@ -77,7 +77,7 @@ class FigureTable(NamedTuple):
     @property
     def has_steps(self) -> bool:
         """True if a line has a step since which its sides differ."""
-        return any(line.since for line in (*self.shown, *self.more))
+        return any(line.since for line in (*self.lines, *self.more))
 
     @property
     def clear(self) -> int:

@@ -67,7 +67,7 @@ class FilterForm:
     find: str  # the text that the listed tasks contain; empty if the most frequent ones are listed
 
     @property
-    def kept(self) -> dict[str, str]:
+    def order_parameter(self) -> dict[str, str]:
         """Return the order as a parameter of an address, which the filter's line keeps."""
         return {} if self.sort == Sort.NEWEST else {"sort": self.sort.value}
 
@@ -108,7 +108,7 @@ def make_form(
         tasks=[Choice(v, n, v in chosen.words("task")) for v, n in tasks],
         tasks_beyond=len(facets.tasks) >= queries.MOST_TASKS,
         rewards=charts.reward_chart(rewards, chosen.range("reward")),
-        typed=_typed(chosen) | {name: written[name] for name in TYPED if name in written},
+        typed=_list_typed(chosen) | {name: written[name] for name in TYPED if name in written},
         rest=print_where(chosen.without(*_COLUMN, *(("mode",) if modes else ()))),
         sort=chosen.sort,
         at_fault=at_fault,
@@ -175,19 +175,19 @@ def mended(pairs: Pairs, mistake: FilterError) -> Pairs | None:
     """Return the parameters with the mistake corrected; None if no correction is known."""
     if mistake.meant is None:
         return None
-    return [_mended(pair, mistake, mistake.meant) for pair in pairs]
+    return [_mend_pair(pair, mistake, mistake.meant) for pair in pairs]
 
 
-def _mended(pair: tuple[str, str], mistake: FilterError, meant: str) -> tuple[str, str]:
+def _mend_pair(pair: tuple[str, str], mistake: FilterError, correction: str) -> tuple[str, str]:
     name, value = pair
     if name == where.WHERE:
         return name, where.mended(value, mistake) or value
     if name == mistake.written:
-        return meant, value
-    return name, meant if name == mistake.field and value.strip() == mistake.written else value
+        return correction, value
+    return name, correction if name == mistake.field and value.strip() == mistake.written else value
 
 
-def _typed(chosen: RolloutFilter) -> dict[str, str]:
+def _list_typed(chosen: RolloutFilter) -> dict[str, str]:
     """Return the ends of the filter's ranges, as the column's text fields show them."""
     steps, rewards = chosen.range("step"), chosen.range("reward")
     since, until = chosen.range("since").low, chosen.range("until").high

@@ -51,7 +51,7 @@ class Fall(NamedTuple):
     above: float  # what rewards above the best add to the mean
     stairs: list[Stair]  # the best reward, the loss of each cause, largest first, and the mean
     zero: float  # position of reward 0
-    kept: float  # the mean's share of the best; 0 if the mean is not positive
+    mean_share: float  # the mean's share of the best; 0 if the mean is not positive
     is_flat: bool  # True if all rewards are equal, so that only rollouts can be counted
 
     @property
@@ -70,7 +70,7 @@ class Fall(NamedTuple):
     @property
     def thin_bars(self) -> list[tuple[Stair | None, float, float]]:
         """All in one line: the mean, as None, and the causes, each with position and width out of 100."""
-        mean_width = 100 * min(self.kept, 1)
+        mean_width = 100 * min(self.mean_share, 1)
         widths = [mean_width, *((100 - mean_width) * (cause.share or 0.0) for cause in self.causes)]
         ends = accumulate(widths)
         bars = zip((None, *self.causes), ends, widths, strict=True)
@@ -99,7 +99,7 @@ def make_fall(fall: Waterfall, source: str, run: str, where: str, rollouts: int)
             if stair.share is not None or not fall.is_flat
         ],
         zero=scale.at(0),
-        kept=max(fall.mean, 0.0) / fall.best if fall.best > 0 and not fall.is_flat else 0.0,
+        mean_share=max(fall.mean, 0.0) / fall.best if fall.best > 0 and not fall.is_flat else 0.0,
         is_flat=fall.is_flat,
     )
 

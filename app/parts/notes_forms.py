@@ -36,7 +36,7 @@ class Marks:
     address: str  # where its forms post to
     notebook: Notebook
     annotation: Annotation
-    known: list[str]
+    known_tags: list[str]
     rollouts: queries.Annotated | None = None  # number of the run's rollouts that are marked; None on a rollout's page
     saved: bool = False  # True if the note was written just now
 
@@ -65,7 +65,7 @@ def of_rollout(db: Connection, notebook: Notebook, run: Run, rollout: Rollout) -
         address=urls.of_run(run.uid, "rollouts", row.id or 0, "notes"),
         notebook=notebook,
         annotation=replace(queries.annotation(db, run, row), recorded=recorded),
-        known=queries.known_tags(db, id_of(run)),
+        known_tags=queries.known_tags(db, id_of(run)),
     )
 
 
@@ -77,7 +77,7 @@ def of_run(db: Connection, notebook: Notebook, run: Run) -> Marks:
         address=urls.of_run(run.uid, "notes"),
         notebook=notebook,
         annotation=queries.run_annotations(db).get(run.uid, queries.NOTHING),
-        known=queries.known_tags(db, id_of(run)),
+        known_tags=queries.known_tags(db, id_of(run)),
         rollouts=queries.annotated(db, run.uid),
     )
 

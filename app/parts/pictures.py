@@ -46,20 +46,20 @@ def split_content(part: str, content: Any) -> tuple[Any, list[Picture]]:
     host is never loaded: its address is the picture's note. What is nested too deep stays text.
     """
     try:
-        return _split(part, content)
+        return _split_pictures(part, content)
     except RecursionError:
         return content, []
 
 
-def _split(part: str, content: Any) -> tuple[Any, list[Picture]]:
+def _split_pictures(part: str, content: Any) -> tuple[Any, list[Picture]]:
     if isinstance(content, str) and '"$image"' in content:  # an observation as JSON
         with suppress(ValueError):
             content = json.loads(content)
     if isinstance(content, str):
         return content, []
     # Each part is decoded once: an image may have megabytes.
-    pairs = [(piece, _embedded(piece)) for piece in content] if isinstance(content, list) else []
-    images = [image for _, inside in pairs for image in inside][:_MOST] if pairs else _embedded(content)
+    pairs = [(piece, _list_embedded(piece)) for piece in content] if isinstance(content, list) else []
+    images = [image for _, inside in pairs for image in inside][:_MOST] if pairs else _list_embedded(content)
     pictures = [Picture("", None, *image[1:3], "", f"{part}-image-{i}", *image[::3]) for i, image in enumerate(images)]
     parts = [piece for piece, inside in pairs if isinstance(piece, dict) and not inside and not _is_picture(piece)]
     elsewhere = [piece for piece in parts if "image" in str(piece.get("type"))]
@@ -73,7 +73,7 @@ def _split(part: str, content: Any) -> tuple[Any, list[Picture]]:
     return without_pictures(texts), [*pictures, *pictures_of(content, None)]
 
 
-def _embedded(content: Any) -> list[tuple[str, int, int, bytes]]:
+def _list_embedded(content: Any) -> list[tuple[str, int, int, bytes]]:
     """Return the images that a message's content contains as base64: media type, width, height, data; at most 50."""
     if isinstance(content, str):
         written = _DATA_URL.match(content)
@@ -85,7 +85,7 @@ def _embedded(content: Any) -> list[tuple[str, int, int, bytes]]:
             return []
         return [(*size, data)] if (size := size_of(data)) else []
     inside = content.values() if isinstance(content, dict) else content if isinstance(content, list) else ()
-    return list(itertools.islice((image for value in inside for image in _embedded(value)), _MOST))
+    return list(itertools.islice((image for value in inside for image in _list_embedded(value)), _MOST))
 
 
 def pictures_of(observation: Any, metadata: Any) -> list[Picture]:

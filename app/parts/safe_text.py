@@ -47,7 +47,7 @@ _COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white
 def block(text: str, limit: int = TEXT_LIMIT) -> Markup:
     """Format a text of several lines for a `<pre>`-like element, at most `limit` characters of it."""
     pieces = []
-    for piece, classes in _coloured(text[:limit].replace("\r\n", "\n")):
+    for piece, classes in _split_colours(text[:limit].replace("\r\n", "\n")):
         safe = with_labels(escape(piece))
         pieces.append(Markup('<span class="{}">{}</span>').format(classes, safe) if classes else safe)
     return Markup("").join(pieces)
@@ -96,8 +96,8 @@ def label(text: object, limit: int = _LINE_LIMIT) -> str:
     if _is_plain(flat):
         return flat
     pieces = list(flat)
-    for index, named in labels(flat):
-        pieces[index] = named
+    for index, mark in labels(flat):
+        pieces[index] = mark
     return "".join(pieces)
 
 
@@ -141,7 +141,7 @@ def _one_line(text: object, limit: int) -> str:
     return flat if len(flat) <= limit else f"{flat[: limit - 1]}…"
 
 
-def _coloured(text: str) -> Iterator[tuple[str, str]]:
+def _split_colours(text: str) -> Iterator[tuple[str, str]]:
     """Yield runs of text with the classes of their ANSI colour; other escape sequences are removed."""
     state: dict[str, str] = {}
     at = 0

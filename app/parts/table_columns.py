@@ -62,7 +62,7 @@ _SORTS = {
 _SHOWN_AS = {Kind.TEXT: "line", Kind.TIME: "moment", Kind.NUMBER: "number"}
 
 
-def _stored(column: rollout_columns.Column) -> Column:
+def _make_stored(column: rollout_columns.Column) -> Column:
     """Describe a column that stores its value itself."""
     name, kind = column.name, column.kind
     key = "tokens" if name == "completion_tokens" else column.field or name
@@ -109,7 +109,13 @@ _COMPUTED = (
     Column("preview", "Last message or error", "preview", None),
 )
 _BY_KEY = rollout_columns.in_order(
-    {it.key: it for it in (*(_stored(it) for it in rollout_columns.COLUMNS if it.title or it.example), *_COMPUTED)},
+    {
+        column.key: column
+        for column in (
+            *(_make_stored(stored) for stored in rollout_columns.COLUMNS if stored.title or stored.example),
+            *_COMPUTED,
+        )
+    },
     first=(
         "id", "status", "stop", "cause", "reward", "bar", "advantage", "rollout_reward", "env_reward_sum",
         "env_reward_last", "reference", "answer", "task", "eval", "tags", "mode", "step", "policy_step", "epoch",
@@ -133,18 +139,18 @@ WITH_ANSWERS = ("status", "stop", "reward", "bar", "advantage", "reference", "an
 class Columns:
     """Holds the columns of a table."""
 
-    shown: list[Column]  # in their order; the id comes first, and always
+    visible: list[Column]  # in their order; the id comes first, and always
     chosen: bool  # somebody chose them
     offered: list[tuple[Column, bool]]  # all columns except the id, and if each is shown
 
     def has(self, key: str) -> bool:
         """Return True if the column is shown."""
-        return any(column.key == key for column in self.shown)
+        return any(column.key == key for column in self.visible)
 
     @property
     def is_wide(self) -> bool:
         """True if the columns may need more room than a window has."""
-        return self.chosen and sum(column.width or 240 for column in self.shown) > 1100
+        return self.chosen and sum(column.width or 240 for column in self.visible) > 1100
 
 
 def parse_columns(written: Iterable[str]) -> tuple[str, ...] | None:
@@ -181,7 +187,7 @@ def make_columns(
     chosen = keys if keys is not None else tuple(key for key in usual if key not in absent)
     every = sorted({*_BY_KEY, *values, *chosen}, key=_order)
     return Columns(
-        shown=[_ID, *(_column(key, texts) for key in chosen)],
+        visible=[_ID, *(_column(key, texts) for key in chosen)],
         chosen=keys is not None,
         offered=[(_column(key, texts), key in chosen) for key in every],
     )

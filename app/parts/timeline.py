@@ -211,7 +211,7 @@ def make_timeline(rollout: Rollout) -> list[Card]:
         elif message.get("role") in {"user", "tool", "environment"} and (turn or index >= first - 1):
             if turn == 0:
                 waiting += _answers(actions.pop(0, []))
-            cards += _merged(card, waiting, turn or None)
+            cards += _merge_answer(card, waiting, turn or None)
         else:
             cards.append(card)
     rest = [action for number in sorted({*actions, *failures}) for action in (*failures[number], *actions[number])]
@@ -334,8 +334,8 @@ def _answer(action: dict[str, Any], index: int, kind: str = "action") -> Card:
     part = f"{'failure' if failed else kind}-{turn}-{index}"
     ended = _model_call(action) if failed else action
     error = safe_text.as_text(ended.get("error"))
-    named = ("action", "observation", "metadata")
-    recorded = {name: without_pictures(action[name]) for name in named if action.get(name)}
+    names = ("action", "observation", "metadata")
+    recorded = {name: without_pictures(action[name]) for name in names if action.get(name)}
     observation, sent = action.get("observation"), action.get("action")
     tool, arguments = (
         (sent["name"], sent["arguments"]) if isinstance(sent, dict) and sent.keys() == CALL else ("", sent)
@@ -375,7 +375,7 @@ def _is_more(value: Any) -> bool:
     return isinstance(value, dict) and (len(value) > 1 or any(isinstance(item, dict | list) for item in value.values()))
 
 
-def _merged(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
+def _merge_answer(card: Card, waiting: list[Card], turn: int | None) -> list[Card]:
     """Return the message, merged into the answer that it repeats, if any, after those before. Empties `waiting`."""
     before: list[Card] = []
     while waiting:

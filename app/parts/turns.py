@@ -25,47 +25,50 @@ class Turn:
     """Holds one model call: its message, None if it was not recorded, and the calls and messages that answer it."""
 
     number: int
-    said: Card | None
+    message: Card | None
     answers: list[Card]
 
     @property
     def action(self) -> Action:
         """Return the action as a comparable value: equal if both rollouts did the same."""
         answers = [card.answer for card in self.answers if card.answer and (card.answer.action or card.answer.tool)]
-        sent = [(answer.tool, *_written(answer.action)) for answer in answers]
+        sent = [(answer.tool, *_write_fields(answer.action)) for answer in answers]
         if sent:
             return ("sent", *(piece for action in sent for piece in action))
-        if self.said is None:
+        if self.message is None:
             return ("nothing",)
-        if self.said.calls:
-            return ("called", *(piece for call in self.said.calls for piece in (call.name, *_written(call.arguments))))
-        return ("said", *(self.said.content.value.split() if self.said.content else ()))
+        if self.message.calls:
+            return (
+                "called",
+                *(piece for call in self.message.calls for piece in (call.name, *_write_fields(call.arguments))),
+            )
+        return ("said", *(self.message.content.value.split() if self.message.content else ()))
 
     @property
     def line(self) -> "TurnLine":
         """Return the turn in one line."""
         results = [card.answer for card in self.answers if card.answer]
         sent = [(result.tool, result.action) for result in results if result.action or result.tool]
-        called = [(call.name, call.arguments) for call in self.said.calls] if self.said else []
+        called = [(call.name, call.arguments) for call in self.message.calls] if self.message else []
         actions = sent or called
-        content = self.said.content if self.said else None
+        content = self.message.content if self.message else None
         codes = [result.exit_code for result in results if result.exit_code is not None]
         failure = next((result.failure for result in results if result.failure), "")
         rewards = [result.reward for result in results if result.reward is not None]
         output = [text for card in self.answers for text in card.output]
         return TurnLine(
             number=self.number,
-            anchor=next(card.anchor for card in (self.said, *self.answers) if card),
+            anchor=next(card.anchor for card in (self.message, *self.answers) if card),
             tool=next((tool for tool, _ in actions if tool), ""),
             action=", ".join(_as_text(fields, tool) for tool, fields in actions),
-            said="" if actions or content is None else content.value,
-            answer="\n".join(filter(None, map(_answered, self.answers))),
+            message="" if actions or content is None else content.value,
+            answer="\n".join(filter(None, map(_answer_text, self.answers))),
             exit_code=next((code for code in codes if code), codes[-1] if codes else None),
             failure=failure,
             size=sum(len(text.value) for text in output) if output else None,
             seconds=sum(result.seconds or 0 for result in results) or None,
             reward=sum(rewards) if rewards else None,
-            pictures=images_of([card for card in (self.said, *self.answers) if card]),
+            pictures=images_of([card for card in (self.message, *self.answers) if card]),
         )
 
 
@@ -77,7 +80,7 @@ class TurnLine:
         anchor: of its first card.
         tool: name of the first tool that was called; empty without one.
         action: what was sent to the environment, or called; empty if nothing was.
-        said: the message of a turn without an action.
+        message: the message of a turn without an action.
         answer: texts of the environment's answers; empty if it gave none.
         exit_code: first that is not 0 of those that its observations have; None if none has one.
         failure: first error of its calls, in one line: an exception, or a field of an observation; empty without one.
@@ -90,7 +93,7 @@ class TurnLine:
     anchor: str
     tool: str
     action: str
-    said: str
+    message: str
     answer: str
     exit_code: int | None
     failure: str
@@ -179,11 +182,11 @@ def left_out(numbers: Sequence[int], around: int | None) -> list[tuple[int, int]
     return [(run[0], run[-1]) for run in runs]
 
 
-def _written(fields: Fields) -> Action:
+def _write_fields(fields: Fields) -> Action:
     return tuple(f"{name}={value.value.strip()}" for name, value in sorted(fields, key=lambda field: field[0]))
 
 
-def _answered(card: Card) -> str:
+def _answer_text(card: Card) -> str:
     if card.answer and card.answer.error:
         return card.answer.error.value
     if card.content is not None:

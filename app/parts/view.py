@@ -40,7 +40,7 @@ class View:
     columns: str = Dimension.STEP
     of: str = Measure.REWARD
     order: str = ""
-    shown: tuple[str, ...] | None = None
+    column_keys: tuple[str, ...] | None = None
 
     @property
     def is_pivot(self) -> bool:
@@ -67,7 +67,7 @@ def parse_view(pairs: Pairs) -> View:
         columns=_name("columns", values.get("columns", default.columns), [*Dimension]),
         of=_name("of", values.get("of", default.of), [*Measure, *(f"stop:{reason}" for reason in StopReason)]),
         order=_name("order", values.get("order", ""), ["", LOWEST, HIGHEST]),
-        shown=parse_columns(value for name, value in pairs if name in {"cols", "col"}),
+        column_keys=parse_columns(value for name, value in pairs if name in {"cols", "col"}),
     )
 
 
@@ -78,7 +78,7 @@ def print_view(view: View) -> Pairs:
     for name in ("rows", "columns", "of", "order") if view.is_pivot else ():
         value = getattr(view, name)
         pairs += [(name, str(value))] if value != getattr(default, name) else []
-    return pairs + ([("cols", print_columns(view.shown))] if view.shown is not None else [])
+    return pairs + ([("cols", print_columns(view.column_keys))] if view.column_keys is not None else [])
 
 
 def named_views(db: Connection, run: Run) -> list[tuple[SavedView, str]]:

@@ -168,7 +168,7 @@ OUTCOMES = {
 }
 """The use of a rollout in training."""
 
-DIMENSIONS = {str(it): it.value for it in Dimension} | {str(Dimension.STOP): "stop reason"}
+DIMENSIONS = {str(dimension): dimension.value for dimension in Dimension} | {str(Dimension.STOP): "stop reason"}
 MEASURES: dict[str, str] = {
     Measure.COUNT: "rollouts",
     Measure.REWARD: "mean reward",

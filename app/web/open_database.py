@@ -68,10 +68,10 @@ class Source:
     @contextmanager
     def reading_beside(self) -> Iterator[Connection]:
         """Yield a connection, for work that gives way to pages. Raise DatabaseError as `reading` does."""
-        with errors_in_plain_words(self.address), self._opened().begin() as connection, planning(connection):
+        with errors_in_plain_words(self.address), self._open_engine().begin() as connection, planning(connection):
             yield connection
 
-    def _opened(self) -> Engine:
+    def _open_engine(self) -> Engine:
         with ExitStack() as behind_the_lock, self._lock:
             identity, before = identity_of(self.address), self._identity
             if before[1:2] == (None,):  # to read an SQLite file that has no log begins one
@@ -92,7 +92,7 @@ class Source:
         """Return True if there is a database. Raise DatabaseError if there is one, but not one of ours."""
         try:
             with errors_in_plain_words(self.address):
-                self._opened()
+                self._open_engine()
         except NoDatabaseError:
             return False
         return True
@@ -100,7 +100,7 @@ class Source:
     def rights(self) -> Rights:
         """Return what the dashboard may write, as of the database's opening. Raise DatabaseError as `reading`."""
         with errors_in_plain_words(self.address):
-            self._opened()
+            self._open_engine()
         return self._rights
 
     def refusal(self) -> str | None:

@@ -69,7 +69,7 @@ def figure(
         span = window_of(db, summary, ask, chosen)
         return ask(db, id_of(summary.run), chosen, **arguments, **({} if span is None else {"span": span}))
 
-    return _known_or_asked(db, summary, key, answer, stands_still=stands_still)
+    return _cached_or_asked(db, summary, key, answer, stands_still=stands_still)
 
 
 def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hashable) -> Figure:
@@ -79,7 +79,7 @@ def rested(db: Connection, run_id: int, ask: Callable[..., Figure], *args: Hasha
     summary = queries.run_summary(db, run_id)
     if summary.rollouts < queries.MANY:
         return ask(db, run_id, *args)
-    return _known_or_asked(db, summary, (ask, args), lambda db, _: ask(db, run_id, *args), stands_still=True)
+    return _cached_or_asked(db, summary, (ask, args), lambda db, _: ask(db, run_id, *args), stands_still=True)
 
 
 def window_of(
@@ -120,7 +120,7 @@ def _stands_still(summary: RunSummary, chosen: RolloutFilter) -> bool:
     return is_clear and all(term.field not in _ELSEWHERE for term in chosen.terms)
 
 
-def _known_or_asked(
+def _cached_or_asked(
     db: Connection, summary: RunSummary, key: Hashable, ask: Callable[[Connection, RunSummary], Figure], *,
     stands_still: bool,
 ) -> Figure:  # fmt: skip
@@ -130,26 +130,26 @@ def _known_or_asked(
     def again(connection: Connection) -> None:
         now = queries.run_summary(connection, id_of(run))
         changed = now.run.changed if stands_still else None
-        _asked(connection, now, key, (run.id, changed, now.state, now.run.finished), ask)
+        _ask_and_cache(connection, now, key, (run.id, changed, now.state, now.run.finished), ask)
 
     figures = _figures(db.engine, run)
     answer = figures.get(key)
     if answer is None:
-        return _asked(db, summary, key, moment, ask)
+        return _ask_and_cache(db, summary, key, moment, ask)
     # The run is in the same state, whatever else changed, and was not deleted and imported again.
     is_same_run = (answer.moment[0], *answer.moment[2:]) == (moment[0], *moment[2:])
-    asked = time.monotonic()
-    is_kept = (is_same_run and asked <= answer.until) or (stands_still and answer.moment == moment)
-    is_late = is_same_run and asked <= answer.late
+    time_asked = time.monotonic()
+    is_kept = (is_same_run and time_asked <= answer.until) or (stands_still and answer.moment == moment)
+    is_late = is_same_run and time_asked <= answer.late
     if is_kept or (is_late and background_refresh.ask_later(db.engine, (run.uid, key), again)):
         with _lock:
             figures[key] = figures.pop(key, answer)  # behind all others
         before: Figure = answer.figure
         return before
-    return _asked(db, summary, key, moment, ask)
+    return _ask_and_cache(db, summary, key, moment, ask)
 
 
-def _asked(
+def _ask_and_cache(
     db: Connection, summary: RunSummary, key: Hashable, moment: tuple[Any, ...],
     ask: Callable[[Connection, RunSummary], Figure],
 ) -> Figure:  # fmt: skip

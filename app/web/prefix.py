@@ -21,10 +21,10 @@ class UnderPrefix:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "http":
             urls.under(self.prefix)
-            path, raw_path = _without(scope["path"], unquote(self.prefix), "/"), scope["raw_path"]
-            scope = {**scope, "path": path, "raw_path": _without(raw_path, self.prefix.encode(), b"/")}
+            path, raw_path = _strip_prefix(scope["path"], unquote(self.prefix), "/"), scope["raw_path"]
+            scope = {**scope, "path": path, "raw_path": _strip_prefix(raw_path, self.prefix.encode(), b"/")}
         await self.app(scope, receive, send)
 
 
-def _without(path: AnyStr, prefix: AnyStr, slash: AnyStr) -> AnyStr:
+def _strip_prefix(path: AnyStr, prefix: AnyStr, slash: AnyStr) -> AnyStr:
     return (path.removeprefix(prefix) or slash) if (path + slash).startswith(prefix + slash) else path

@@ -139,7 +139,7 @@ def rollouts_said(run: str, pairs: Pairs) -> str:
 def rollouts_where(run: str, **parts: Any) -> str:
     """Return the address of a run's rollouts that have something in common; `terms` are for what has no own part."""
     terms: tuple[Term, ...] = parts.pop("terms", ())
-    return rollouts(run, _changed(_ALL, tuple(parts.items())).with_terms(*terms))
+    return rollouts(run, _change_filter(_ALL, tuple(parts.items())).with_terms(*terms))
 
 
 def matching(run: str, where: str) -> str | None:
@@ -165,11 +165,11 @@ def tagged(run: str, tag: str) -> str:
 
 def narrowed(run: str, chosen: RolloutFilter, **parts: Any) -> str:
     """Return the address of the same filter with some parts changed."""
-    return rollouts(run, _changed(chosen, tuple(parts.items())))
+    return rollouts(run, _change_filter(chosen, tuple(parts.items())))
 
 
 @lru_cache(maxsize=512)
-def _changed(chosen: RolloutFilter, parts: tuple[tuple[str, Any], ...]) -> RolloutFilter:
+def _change_filter(chosen: RolloutFilter, parts: tuple[tuple[str, Any], ...]) -> RolloutFilter:
     """Cache the address, because lines of a table that share a task or a step have the same one."""
     changes = dict(parts)
     return replace(chosen, sort=changes.pop("sort", chosen.sort)).with_parts(**changes)
@@ -237,7 +237,7 @@ def groups(
 
 def groups_where(run: str, chosen: RolloutFilter, *, sort: str = "", kind: str = "", **parts: Any) -> str:
     """Return the address of the groups of the same filter with some parts changed."""
-    return groups(run, _changed(chosen, tuple(parts.items())), sort=sort, kind=kind)
+    return groups(run, _change_filter(chosen, tuple(parts.items())), sort=sort, kind=kind)
 
 
 @lru_cache(maxsize=512)  # each line of a table leads to several of these

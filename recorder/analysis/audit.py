@@ -93,9 +93,9 @@ def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:
     if not any(check.rows for check in audited.checks):
         return NotJudged("Nothing of what an audit compares is recorded.")
     if not findings:
-        other = any(finding.id == "advantage" for finding in audited.findings)
-        why = "Advantages follow from the rewards in no way that was tried" if other else "No rollout differs"
-        return NotJudged(f"{why}. {compared}") if other else Below(f"{why}. {compared}")
+        is_unexplained = any(finding.id == "advantage" for finding in audited.findings)
+        why = "Advantages follow from the rewards in no way that was tried" if is_unexplained else "No rollout differs"
+        return NotJudged(f"{why}. {compared}") if is_unexplained else Below(f"{why}. {compared}")
     first, *others = findings
     return Card(
         id="arithmetic",

@@ -105,7 +105,7 @@ class RunColumns:
                     self.add(part)
                     is_new = True
         if is_new or self._rows is None:
-            self._rows = self.made()
+            self._rows = self.build_rows()
         return self._rows
 
     def _take(self, rows: NDArray[Any]) -> None:
@@ -142,7 +142,7 @@ class RunColumns:
         column: NDArray[Any] = np.array(values, _KINDS[name])
         return _bounded(column) if name in _NUMBERS else column
 
-    def made(self) -> Rows:
+    def build_rows(self) -> Rows:
         """Return what was added so far."""
         columns: Mapping[str, Any] = self._columns
         values = dict(sorted(self._values.items()))
@@ -171,7 +171,7 @@ def columns_of(rows: Sequence[EvaluationRow]) -> Rows:
     """Return some stored rollouts of one run as columns, ordered by step and id."""
     columns = RunColumns(0, Mode.TRAIN)
     columns.add([[_json_text(getattr(row, n)) if n in _JSON else getattr(row, n) for n in _NAMES] for row in rows])
-    return columns.made()
+    return columns.build_rows()
 
 
 def labels_of(db: Database, run_id: int, rows: Rows) -> dict[str, list[str | None]]:

@@ -68,7 +68,9 @@ RUN_COLUMNS = (
 
 ARRAYS = {Kind.IDS: np.int32, Kind.LOGPROBS: np.float32, Kind.MASK: np.uint8}
 
-PAYLOAD = frozenset({"messages", "actions", "sampling", "metadata", *(it.name for it in COLUMNS if it.kind in ARRAYS)})
+PAYLOAD = frozenset(
+    {"messages", "actions", "sampling", "metadata", *(column.name for column in COLUMNS if column.kind in ARRAYS)}
+)
 """Names of the columns that are stored in each rollout's payload, which takes longer to read."""
 
 _OF_PEOPLE = frozenset({"tags", "starred", "note"})

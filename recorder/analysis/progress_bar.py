@@ -8,7 +8,7 @@ _SECONDS = 1.0  # before a bar appears: shorter work would only flicker
 
 
 @contextmanager
-def waiting(what: str) -> Iterator[Callable[[int, int], None]]:
+def waiting(title: str) -> Iterator[Callable[[int, int], None]]:
     """Yield a function that takes (done, total). After the first second it shows a bar on stderr."""
     from rich.console import Console
     from rich.progress import Progress
@@ -22,7 +22,7 @@ def waiting(what: str) -> Iterator[Callable[[int, int], None]]:
                 return
             if not bars:
                 bars.append(stack.enter_context(Progress(console=Console(stderr=True), transient=True)))
-                bars[0].add_task(what)
+                bars[0].add_task(title)
             bars[0].update(bars[0].task_ids[0], completed=done, total=total)
 
         yield show

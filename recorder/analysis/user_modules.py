@@ -41,8 +41,8 @@ def named_function(path: str) -> Any:
     for part in name.split("."):
         value = getattr(value, part, None)
     if not callable(value):
-        what = "nothing of that name" if value is None else f"a {type(value).__name__} of that name"
-        raise NoModuleError(f"{module_name} has {what}: {name} should be a function.")
+        problem = "nothing of that name" if value is None else f"a {type(value).__name__} of that name"
+        raise NoModuleError(f"{module_name} has {problem}: {name} should be a function.")
     return value
 
 

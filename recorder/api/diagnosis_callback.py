@@ -87,8 +87,8 @@ class DiagnosisCallback:
     _last_time: float
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        made: Self = object.__new__(as_trainer_callback(cls))  # type: ignore[arg-type]  # a class can be hashed
-        return made
+        callback: Self = object.__new__(as_trainer_callback(cls))  # type: ignore[arg-type]  # a class can be hashed
+        return callback
 
     def __init__(
         self,
@@ -254,10 +254,10 @@ class _Watch:
                 self._diagnosis = Diagnosis(engine, run)
             return self._diagnosis.now(engine, run, self.settings, self.diagnostics, in_full=False).report
 
-    def _warn(self, what: str) -> None:
-        if what != self._last_warning:
-            self._last_warning = what
-            logger.warning("logs-ui: %s The training goes on.", what)
+    def _warn(self, sentence: str) -> None:
+        if sentence != self._last_warning:
+            self._last_warning = sentence
+            logger.warning("logs-ui: %s The training goes on.", sentence)
 
 
 def _predicate(stop_on: StopOn, all_ids: Collection[str]) -> Callable[[Card], bool]:

@@ -77,12 +77,12 @@ def record_trainer(
     """
     checked = replace(checked_options(record_trainer, options, parse=parse), task=task, announce=announce)
     if not samples_completions(trainer):
-        what = (
+        description = (
             f"the class {trainer.__name__}: pass the trainer" if isinstance(trainer, type) else type(trainer).__name__
         )
         raise TypeError(
             "record_trainer() takes a GRPOTrainer, RLOOTrainer, OnlineDPOTrainer or AsyncGRPOTrainer, or a subclass or "
-            f"copy of one of them, not {what}"
+            f"copy of one of them, not {description}"
         )
     if is_recorded_trainer(trainer):
         return trainer
@@ -164,8 +164,8 @@ class LogsUICallback:
     """
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
-        made: Self = object.__new__(as_trainer_callback(cls))  # type: ignore[arg-type]  # a class can be hashed
-        return made
+        callback: Self = object.__new__(as_trainer_callback(cls))  # type: ignore[arg-type]  # a class can be hashed
+        return callback
 
     def __init__(
         self,
@@ -185,7 +185,7 @@ class LogsUICallback:
 def _record_by_callback(trainer: Any, otherwise: Mapping[str, Any] | None = None) -> None:
     """Record a trainer as its callbacks say, or as `otherwise` does; the first options that are given count."""
     callbacks = getattr(getattr(trainer, "callback_handler", None), "callbacks", ())
-    asked = [callback._options for callback in callbacks if isinstance(callback, LogsUICallback)]  # noqa: SLF001 - of this file
-    asked += [] if otherwise is None else [dict(otherwise)]
-    if asked and samples_completions(trainer):
-        record_trainer(trainer, **next(filter(None, asked), {}))
+    all_options = [callback._options for callback in callbacks if isinstance(callback, LogsUICallback)]  # noqa: SLF001 - of this file
+    all_options += [] if otherwise is None else [dict(otherwise)]
+    if all_options and samples_completions(trainer):
+        record_trainer(trainer, **next(filter(None, all_options), {}))

@@ -13,7 +13,7 @@ from logs_ui.recorder.api.open_rollout import OpenRollout
 from logs_ui.recorder.api.options import RecordOptions, checked_options, takes_record_options
 from logs_ui.recorder.api.start_run import OpenRun, start_run
 from logs_ui.recorder.capture.calls import EnvironmentCall, Generation
-from logs_ui.recorder.capture.http.replies import asked
+from logs_ui.recorder.capture.http.replies import request_of
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.snapshot import one_line, snapshot
 
@@ -125,19 +125,21 @@ def _record_calls(row: OpenRollout, trace: Any) -> None:
         message = _message(node)
         tools |= {call["id"]: call["function"] for call in message.get("tool_calls") or ()}
         if node.sampled:
-            begun, made = log.begin(strand, "generation", seam=_SEAM), by_node.get(index)
-            request = asked("/chat/completions", {"messages": list(map(_message, _above(trace.nodes, node)))})
-            sequences = request.sequences(_reply(trace.nodes, node, message, made)) if request else []
-            began, seconds = (made.time.start + clock, made.time.duration) if made else (begun.began, 0.0)
-            sampling = made.sampling.model_dump(exclude_none=True) if made and made.sampling else {}
+            begun, model_call = log.begin(strand, "generation", seam=_SEAM), by_node.get(index)
+            request = request_of("/chat/completions", {"messages": list(map(_message, _above(trace.nodes, node)))})
+            sequences = request.sequences(_reply(trace.nodes, node, message, model_call)) if request else []
+            began, seconds = (
+                (model_call.time.start + clock, model_call.time.duration) if model_call else (begun.began, 0.0)
+            )
+            sampling = model_call.sampling.model_dump(exclude_none=True) if model_call and model_call.sampling else {}
             log.add(Generation(begun.order, began, seconds, sequences, sampling, _SEAM, strand))
         elif message["role"] == "tool":
             sent = snapshot(tools.get(message["tool_call_id"]))
             begun, heard = log.begin(strand, "tool", None, sent), snapshot(message["content"])
-            made = EnvironmentCall(
+            tool_call = EnvironmentCall(
                 begun.order, begun.began, 0.0, -1, "tool", sent, heard, None, None, None, None, strand
             )
-            log.add(made)
+            log.add(tool_call)
 
 
 def _above(nodes: Any, node: Any) -> list[Any]:
@@ -165,8 +167,8 @@ def _message(node: Any) -> dict[str, Any]:
     """Return a node's message in the form of chat completions."""
     message = {"content": None, **node.message.model_dump(mode="json", exclude_none=True, exclude={"provider_state"})}
     calls = message.pop("tool_calls", None) or []
-    made = [
+    function_calls = [
         {"id": call["id"], "type": "function", "function": {key: call[key] for key in ("name", "arguments")}}
         for call in calls
     ]
-    return message | ({"tool_calls": made} if made else {})
+    return message | ({"tool_calls": function_calls} if function_calls else {})

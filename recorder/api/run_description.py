@@ -56,9 +56,9 @@ def name_run(address: Address) -> RunName:
     if wanted is None:
         return RunName(time.strftime("%Y%m%d-%H%M%S-", time.gmtime()) + _letters(), launch)  # sorts by time
     with guard("naming the run"):
-        taken = _uids_in_use(address)
+        in_use = _uids_in_use(address)
         names = itertools.chain([wanted], (f"{wanted}.{number}" for number in itertools.count(2)))
-        return RunName(next(name for name in names if name not in taken), launch)
+        return RunName(next(name for name in names if name not in in_use), launch)
     return RunName(f"{wanted}.{launch}", launch)  # the database could not be read: the name may be taken
 
 

@@ -93,8 +93,8 @@ class RunRecord:
 
     def log(self, step: int, values: Mapping[str, Any]) -> None:
         """Write scalars of a step; values that are not numbers are left out."""
-        named = {shortened(name): finite(value) for name, value in numbers(values).items()}
-        self.put(ScalarsChange(self.uid, step, named))
+        finite_values = {shortened(name): finite(value) for name, value in numbers(values).items()}
+        self.put(ScalarsChange(self.uid, step, finite_values))
 
     @property
     def ended(self) -> bool:

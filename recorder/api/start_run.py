@@ -185,10 +185,10 @@ class OpenRun:
             batch=number,
             model=self._model,
             prompts=[written],
-            tasks=[prompt_task(written) if (named := name_of(task)) is None else named],
+            tasks=[prompt_task(written) if (label := name_of(task)) is None else label],
             source=self._tokenizer,
             options=self._options,
-            group=None if (named := name_of(group)) is None else f"{self.id}/{mode}/{named}",
+            group=None if (label := name_of(group)) is None else f"{self.id}/{mode}/{label}",
             generation=generation,
         )
         row = OpenRollout(self._writer, call, snapshot(converted(dict, metadata) or {}), self._unbegun)

@@ -240,10 +240,10 @@ def _passed_on(result: Any, client: object, came_back: Callable[[Any], Any]) -> 
 
 def _called(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Return the name and the arguments of a tool's call."""
-    named = function
-    while isinstance(named, functools.partial):
-        named = named.func
-    name = getattr(named, "__name__", type(named).__name__)
+    target = function
+    while isinstance(target, functools.partial):
+        target = target.func
+    name = getattr(target, "__name__", type(target).__name__)
     return {"name": name, "arguments": _arguments(function, args, kwargs)}
 
 

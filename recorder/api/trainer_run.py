@@ -110,7 +110,7 @@ class Recording:
     def prompted(self, call: OpenCall, prompts: Sequence[Any], trainer: Any) -> None:
         """Store the prompts after the environments' resets. A row without a prompt of its own is named a task anew."""
         was_empty = [orjson.loads(prompt) == trl.NO_PROMPT for prompt in call.prompts]
-        call.asked = list(map(cache(asked_key), call.prompts))
+        call.prompt_keys = list(map(cache(asked_key), call.prompts))
         call.prompts = [snapshot(prompt) for prompt in prompts]
         batch = trl.current_batch(trainer, len(prompts))
         if any(was_empty) and batch is not None:

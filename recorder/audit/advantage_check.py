@@ -52,8 +52,8 @@ class _Explanation:
     groups: str  # a key of `_GROUPS`
 
     def holds(self, batch: Batch) -> bool:
-        taken = _regroup(batch, self.weights, self.groups)
-        return taken is not None and bool(fits(taken, self.way, _EXPLAINED).all())
+        regrouped = _regroup(batch, self.weights, self.groups)
+        return regrouped is not None and bool(fits(regrouped, self.way, _EXPLAINED).all())
 
 
 def _check(recorded: Recorded) -> Looked:
@@ -116,30 +116,32 @@ def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
             if candidate != way
         ),
     ]
-    recorded_weights, made = tuple(sample.weights.tolist()), list[_Explanation]()
+    recorded_weights, explanations = tuple(sample.weights.tolist()), list[_Explanation]()
     for shape, weights, groups in product(
         ways, dict.fromkeys([recorded_weights, *_other_weights(recorded_weights)]), _GROUPS
     ):
-        taken = _regroup(sample, weights, groups)
-        if taken is None:
+        regrouped = _regroup(sample, weights, groups)
+        if regrouped is None:
             continue
-        fitted = _POWERS if shape.aggregation == NORMALIZE else filter(None, [_rounded(epsilon_of(taken, shape))])
+        fitted = _POWERS if shape.aggregation == NORMALIZE else filter(None, [_rounded(epsilon_of(regrouped, shape))])
         faults: dict[str, str] = {}
         if groups:
             faults["advantage_groups"] = f"Each reward is compared with {_GROUPS[groups]}. "
         if weights != recorded_weights:
-            faults["advantage_weights"] = f"The weights are {', '.join(map(figure, taken.weights))}. "
+            faults["advantage_weights"] = f"The weights are {', '.join(map(figure, regrouped.weights))}. "
         if shape != way:
             faults["advantage_scale"] = f"The advantages are {shape}; the arguments ask for {way}. "
         for epsilon, sign in product([shape.epsilon, *fitted], (1, -1)):
-            named = dict(faults)
+            all_faults = dict(faults)
             if epsilon != shape.epsilon:
-                named["advantage_epsilon"] = f"ε is {epsilon:.3g}, not {shape.epsilon:.0e}. "
+                all_faults["advantage_epsilon"] = f"ε is {epsilon:.3g}, not {shape.epsilon:.0e}. "
             if sign < 0:
-                named["advantage_sign"] = ""
-            made.append(_Explanation(replace(shape, epsilon=epsilon, sign=sign), named, weights, groups))
+                all_faults["advantage_sign"] = ""
+            explanations.append(_Explanation(replace(shape, epsilon=epsilon, sign=sign), all_faults, weights, groups))
     return iter(
-        sorted((candidate for candidate in made if candidate.faults), key=lambda candidate: len(candidate.faults))
+        sorted(
+            (candidate for candidate in explanations if candidate.faults), key=lambda candidate: len(candidate.faults)
+        )
     )
 
 

@@ -42,7 +42,7 @@ class Looked:
     """Holds what a check saw; what it found in no rollout counts as not found."""
 
     rows: int = 0  # number of rollouts that were compared
-    found: Sequence[Found] = ()
+    faults: Sequence[Found] = ()
     lacking: str = ""  # what is not recorded, so that nothing was compared; "" where something was
     note: str = ""  # what was seen and is no fault
 
@@ -52,7 +52,7 @@ class Check:
     """One comparison; `findings` are the titles of what it can find, by id."""
 
     name: str
-    held: str  # what is held against what
+    comparison: str  # what is held against what
     tolerance: str  # with its source
     look: Callable[[Recorded], Looked]
     findings: dict[str, str]
@@ -71,13 +71,13 @@ class Checked:
     @classmethod
     def of(cls, check: Check, recorded: Recorded) -> "Checked":
         """Make a check."""
-        looked, findings = check.look(recorded), list[Finding]()
-        for fault in looked.found:
+        outcome, findings = check.look(recorded), list[Finding]()
+        for fault in outcome.faults:
             rows = recorded.id[fault.rows]
             title = f"{check.findings[fault.id]} ({len(rows):,} rollout{'s' * (len(rows) != 1)})"
             finding = Finding(fault.id, title, len(rows), ids(rows), tuple(rows[:_FIRST].tolist()), fault.evidence)
             findings += [finding] * bool(len(rows))
-        return cls(check, looked.rows, findings, looked.lacking, looked.note)
+        return cls(check, outcome.rows, findings, outcome.lacking, outcome.note)
 
 
 @dataclass(frozen=True)
@@ -95,8 +95,8 @@ class Audited:
     def as_dict(self) -> dict[str, Any]:
         """Return findings and checks as plain values for JSON."""
         checks = [
-            {"name": check.check.name, "held": check.check.held, "tolerance": check.check.tolerance, "rows": check.rows,
-             "not_recorded": check.lacking or None, "note": check.note or None,
+            {"name": check.check.name, "held": check.check.comparison, "tolerance": check.check.tolerance,
+             "rows": check.rows, "not_recorded": check.lacking or None, "note": check.note or None,
              "findings": [finding.id for finding in check.findings]}
             for check in self.checks
         ]  # fmt: skip

@@ -27,15 +27,15 @@ def _look_at_sums(recorded: Recorded) -> Looked:
     parts = recorded.values * recorded.weights
     odd = is_known & (np.abs(recorded.reward - np.nansum(parts, 1)) > _SUM * (1 + np.nansum(np.abs(parts), 1)))
     functions = np.flatnonzero(np.isfinite(recorded.weights[is_known]).any(0)).tolist()
-    asked = recorded.config["reward_weights"] or [1.0] * len(functions)
-    other, arguments = np.zeros(len(is_known), bool), ""
+    configured = recorded.config["reward_weights"] or [1.0] * len(functions)
+    differs, arguments = np.zeros(len(is_known), bool), ""
     changes = bool(np.ptp(recorded.weights[is_known][:, functions], 0).max() > _SUM)
-    if len(asked) == len(functions) and not changes:
-        other = is_known & (np.abs(recorded.weights[:, functions] - np.array(asked, np.float64)) > _SUM).any(1)
+    if len(configured) == len(functions) and not changes:
+        differs = is_known & (np.abs(recorded.weights[:, functions] - np.array(configured, np.float64)) > _SUM).any(1)
         arguments = ", ".join(
-            f"{figure(weight)} for {recorded.names[i]}" for i, weight in zip(functions, asked, strict=True)
+            f"{figure(weight)} for {recorded.names[i]}" for i, weight in zip(functions, configured, strict=True)
         )
-    faults = [Found("reward_sum", odd), Found("reward_weights", other, f"The arguments ask for {arguments}.")]
+    faults = [Found("reward_sum", odd), Found("reward_weights", differs, f"The arguments ask for {arguments}.")]
     return Looked(int(is_known.sum()), faults, note="The weights change during the run." * changes)
 
 

@@ -66,8 +66,8 @@ def _drift(recorded: Recorded) -> str:
 
 
 _TOKENS = {
-    name: Check(name, it.held, it.tolerance, partial(_look_at_tokens, name), it.findings)
-    for name, it in TOKEN_CHECKS.items()
+    name: Check(name, check.comparison, check.tolerance, partial(_look_at_tokens, name), check.findings)
+    for name, check in TOKEN_CHECKS.items()
 }
 CHECKS: tuple[Check, ...] = (
     _TOKENS.pop("Scored text"),

@@ -19,7 +19,7 @@ from logs_ui.recorder.vocabulary import Handed, SentPrompt, Status
 class TokenCheck(NamedTuple):
     """Describes a check as `finding.Check` does; `lacking` is what it needs."""
 
-    held: str
+    comparison: str
     tolerance: str
     lacking: str
     findings: dict[str, str]
@@ -132,15 +132,19 @@ def token_faults(rollout: Rollout, sources: Sources) -> Seen:
     if tokens is None or rollout.row.status != Status.OK or not len(tokens.completion_ids):
         return Seen({})
     seen, notes = Seen({}), rollout.metadata.get("notes") or {}
-    made = [entry["generation"] | {"text": entry["text"]} for entry in rollout.own_actions if "generation" in entry]
-    made = [generation for generation in made if "error" not in generation and "waiting" not in generation]
+    generations = [
+        entry["generation"] | {"text": entry["text"]} for entry in rollout.own_actions if "generation" in entry
+    ]
+    generations = [
+        generation for generation in generations if "error" not in generation and "waiting" not in generation
+    ]
     if sources.tokenizer is not None:
         again = sources.tokenizer.encode(sources.decode(tokens.completion_ids), add_special_tokens=False).ids
         seen.drift = _first_difference(tokens.completion_ids, np.array(again, np.int32))
         _look_at_texts(rollout, tokens, sources, seen.faults)
-    _look_at_samples(rollout, tokens, made, sources, seen)
+    _look_at_samples(rollout, tokens, generations, sources, seen)
     sampled_ids = tokens.completion_ids if tokens.mask is None else tokens.completion_ids[tokens.mask == 1]
-    ends = [generation for generation in made if "finish" in generation]
+    ends = [generation for generation in generations if "finish" in generation]
     is_ended = bool(ends) and ends[-1]["finish"] == "stop"
     is_ended &= not _STOPS & {*rollout.sampling, *(ends[-1].get("sampling", {}) if ends else ())}
     is_full = (
@@ -159,31 +163,33 @@ def token_faults(rollout: Rollout, sources: Sources) -> Seen:
     return seen
 
 
-def _look_at_samples(rollout: Rollout, tokens: Tokens, made: Sequence[Any], sources: Sources, seen: Seen) -> None:
+def _look_at_samples(
+    rollout: Rollout, tokens: Tokens, generations: Sequence[Any], sources: Sources, seen: Seen
+) -> None:
     """Compare the row with what its generations sampled, and the contexts in which they did."""
     size, inserted = len(tokens.prompt_ids), rollout.row.unsampled_tokens
     is_repeated = size > 1 and np.array_equal(tokens.completion_ids[:size], tokens.prompt_ids)
-    is_altered = bool(inserted) and any("altered" in generation or "absent" in generation for generation in made)
+    is_altered = bool(inserted) and any("altered" in generation or "absent" in generation for generation in generations)
     altered = "other_ids"
     if is_altered and seen.drift == -1:
         text = _bare(sources.decode(tokens.completion_ids, bare=True))
         is_said = all(
             _bare(generation["text"] or "") in text
-            for generation in made
+            for generation in generations
             if "altered" in generation or "absent" in generation
         )
         altered = "retokenized" if is_said else altered
-    seen.is_cut, seen.is_unseen = any("cut" in generation for generation in made), not made
+    seen.is_cut, seen.is_unseen = any("cut" in generation for generation in generations), not generations
     seen.faults["Ids"] = ["repeated_prompt"] * is_repeated + [altered] * (is_altered and not is_repeated)
-    if not made or inserted is None:
+    if not generations or inserted is None:
         return
-    left_out = [(generation.get("masked", 0), generation.get("tokens", 0)) for generation in made]
+    left_out = [(generation.get("masked", 0), generation.get("tokens", 0)) for generation in generations]
     masked = sum(count for count, size in left_out if count < size)
     seen.is_masked = any(count >= size > 0 for count, size in left_out)
     fault = "mask_sampled" if not inserted else "mask_shifted" if masked else "mask_inserted"
     fault = "mask_missing" if inserted and tokens.mask is None else fault
     seen.faults["Mask"] = [fault] * ((inserted + masked > 0) and not (is_altered or is_repeated))
-    contexts = [generation["context"] for generation in made if "context" in generation]
+    contexts = [generation["context"] for generation in generations if "context" in generation]
     seen.faults["Context"] = []
     if contexts and not is_repeated:
         before, after = tokens.completion_ids[: min(contexts) - size], tokens.completion_ids[min(contexts) - size :][:8]
@@ -206,17 +212,21 @@ def _look_at_texts(rollout: Rollout, tokens: Tokens, sources: Sources, faults: d
         is_other = not is_empty and rollout.row.handed == Handed.TEXT and key not in keys
         faults["Scored text"] = ["handed_empty"] * is_empty + ["handed_other"] * is_other
     dataset_prompt = rollout.metadata.get("dataset_prompt")
-    asked = [
+    dataset_texts = [
         part
         for part in map(_content, [dataset_prompt] if isinstance(dataset_prompt, str) else dataset_prompt or ())
         if part
     ]
     if rollout.row.sent_prompt is not None:
         faults["Prompt"] = []
-    if rollout.row.sent_prompt == SentPrompt.OTHER and asked:
+    if rollout.row.sent_prompt == SentPrompt.OTHER and dataset_texts:
         # A prompt that is cut begins in the midst of the dataset's, and ends as it does.
         sent = _ROLE.sub("", _bare(sources.decode(tokens.prompt_ids, bare=True)))
-        is_cut = sent[:_PIECE] in "".join(asked)[1:] and asked[-1][-_PIECE:] in sent and not sent.startswith(asked[0])
+        is_cut = (
+            sent[:_PIECE] in "".join(dataset_texts)[1:]
+            and dataset_texts[-1][-_PIECE:] in sent
+            and not sent.startswith(dataset_texts[0])
+        )
         faults["Prompt"] = ["prompt_cut_left"] * is_cut
     actions = [entry["action"] for entry in rollout.own_actions if entry["turn"] and isinstance(entry["action"], dict)]
     names = sources.tools | {str(action["name"]) for action in actions if action.keys() == {"name", "arguments"}} - {

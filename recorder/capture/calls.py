@@ -56,7 +56,7 @@ class Generation(Struct, frozen=True, array_like=True):
     request_id: str | None = None  # the caller's or the server's name for it; None without one
     # The prompt of a generation without sequences: `messages` or the bytes of the context, as in `Sequence`; None if it
     # is not known.
-    asked: bytes | None = None
+    prompt: bytes | None = None
     reason: StopReason | None = None  # see `stop_causes.reason_of`; None if it did not raise
 
     @property
@@ -70,7 +70,7 @@ class Generation(Struct, frozen=True, array_like=True):
         sequences = self.sequences
         if type(sequences) is TokenBatch:
             return sequences.size
-        return sum([sequence.size for sequence in sequences]) + len(self.asked or b"")
+        return sum([sequence.size for sequence in sequences]) + len(self.prompt or b"")
 
 
 class EnvironmentCall(Struct, frozen=True, array_like=True):
@@ -173,9 +173,9 @@ class CallRecords(Struct, array_like=True, eq=False):
         (dates, sets), which MessagePack would write in a form of its own, are as they will be stored.
         """
         copy = self.copy()
-        for i, made in enumerate(copy.generations):
-            if made.sampling and not is_shallow(made.sampling):
-                copy.generations[i] = replace(made, sampling=orjson.loads(snapshot(made.sampling)))
+        for i, generation in enumerate(copy.generations):
+            if generation.sampling and not is_shallow(generation.sampling):
+                copy.generations[i] = replace(generation, sampling=orjson.loads(snapshot(generation.sampling)))
         for i, call in enumerate(copy.environment_calls):
             if call.images is not None and call.observation is not None:
                 copy.environment_calls[i] = replace(call, observation=call.images.json(call.observation))
@@ -259,9 +259,9 @@ class Collector:
 
     def go_on_from(self, records: CallRecords) -> None:
         """Take over the calls that another process recorded for the one row, as if they were made here until now."""
-        made: list[Any] = [*records.generations, *records.environment_calls]
+        calls: list[Any] = [*records.generations, *records.environment_calls]
         # Each process has a clock of its own.
-        shift = time.perf_counter() - max([call.began + (call.seconds or 0.0) for call in made], default=0.0)
+        shift = time.perf_counter() - max([call.began + (call.seconds or 0.0) for call in calls], default=0.0)
         strands: dict[int, Strand] = {}
         for call in records.calls:
             before = call.strand
@@ -322,9 +322,9 @@ class Collector:
 
     def _count_children(self) -> None:
         """Add notes for calls of forked children: only their number is known, so they are unattributed."""
-        made = _children.take()
-        strand = Strand(self.tree, self.tree.root, next(self.tree.numbers), NO_ROW) if made else None
-        for _ in range(made):
+        count = _children.take()
+        strand = Strand(self.tree, self.tree.root, next(self.tree.numbers), NO_ROW) if count else None
+        for _ in range(count):
             self.records.keep(Note(next(self._orders), "lost", b"null", strand), 0)
 
     def of_forked_child(self) -> "Collector":

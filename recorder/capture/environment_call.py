@@ -165,9 +165,9 @@ def method_call(
         arguments = {"args": list(args), **kwargs} if args else kwargs  # TRL passes everything by name
         return arguments if kind == "reset" else {"name": name, "arguments": arguments}
 
-    def read(result: Any) -> Answer:
+    def read_answer(result: Any) -> Answer:
         return Answer(None, reward=result) if kind == "reward" else Answer(result)
 
     scope = nullcontext() if strand is None else within(strand)
-    with scope, RecordedCall(kind, environment, sent, read) as came_back:
+    with scope, RecordedCall(kind, environment, sent, read_answer) as came_back:
         yield came_back

@@ -87,22 +87,22 @@ class TokenBatch(Struct, eq=False, dict=True):
         return len(self.answers)
 
     def __getitem__(self, index: int) -> Sequence:
-        return self._made[index]
+        return self._sequences[index]
 
     def __iter__(self) -> Iterator[Sequence]:
-        return iter(self._made)
+        return iter(self._sequences)
 
     @cached_property
-    def _made(self) -> list[Sequence]:
+    def _sequences(self) -> list[Sequence]:
         contexts, copies = self._contexts(), len(self.answers) // len(self.given)
         lengths, ended = self._lengths()
         return [
             Sequence(
-                contexts[i // copies],
-                self.answers[i, :length],
-                "length" if not ended[i] and length >= self.limit > 0 else "stop",
+                contexts[index // copies],
+                self.answers[index, :length],
+                "length" if not ended[index] and length >= self.limit > 0 else "stop",
             )
-            for i, length in enumerate(lengths)
+            for index, length in enumerate(lengths)
         ]
 
     def _contexts(self) -> list[Ids]:

@@ -43,40 +43,40 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
     lists: frozenset[str]  # the other keys that hold a list
     size: int  # about how many bytes it keeps in memory
 
-    def tokens(self, i: int) -> Tokens:
-        """Return row `i`'s arrays, without log-probabilities or a mask that have another length or type. Raises
+    def tokens(self, index: int) -> Tokens:
+        """Return row `index`'s arrays, without log-probabilities or a mask that have another length or type. Raises
         TypeError, ValueError or OverflowError if the ids are not token ids.
         """
-        prompt, completion = (token_ids(rows[i]) for rows in (self.prompt_ids, self.completion_ids))
+        prompt, completion = (token_ids(rows[index]) for rows in (self.prompt_ids, self.completion_ids))
         return Tokens(
             prompt,
             completion,
-            _fitting(self._halves or self.logprobs, i, len(completion), _half_precision),
-            _fitting(self.env_mask, i, len(completion), _ones),
+            _fitting(self._halves or self.logprobs, index, len(completion), _half_precision),
+            _fitting(self.env_mask, index, len(completion), _ones),
         )
 
-    def lengths(self, i: int) -> dict[str, int]:
-        """Return row `i`'s columns that count its tokens, without making arrays of them."""
-        length = len(self.completion_ids[i])
-        mask = _fitting(self.env_mask, i, length, _ones)
+    def lengths(self, index: int) -> dict[str, int]:
+        """Return row `index`'s columns that count its tokens, without making arrays of them."""
+        length = len(self.completion_ids[index])
+        mask = _fitting(self.env_mask, index, length, _ones)
         inserted = 0 if mask is None else length - int(mask.sum())
         return {
-            "prompt_tokens": len(self.prompt_ids[i]),
+            "prompt_tokens": len(self.prompt_ids[index]),
             "completion_tokens": length - inserted,
             "env_tokens": inserted,
         }
 
-    def extras(self, i: int) -> dict[str, Any]:
-        """Return row `i`'s other fields, and `notes` on arrays that `tokens` leaves out. As in TRL, a list has one
+    def extras(self, index: int) -> dict[str, Any]:
+        """Return row `index`'s other fields, and `notes` on arrays that `tokens` leaves out. As in TRL, a list has one
         value a row; others are every row's.
         """
         fields = {
-            name: value[i] if name in self.lists else value
+            name: value[index] if name in self.lists else value
             for name, value in self._parsed.items()
-            if name not in self.lists or i < len(value)
+            if name not in self.lists or index < len(value)
         }
-        ids, arrays = len(self.completion_ids[i]), {"logprobs": self.logprobs, "env_mask": self.env_mask}
-        counts = {name: len(rows[i]) for name, rows in arrays.items() if rows is not None}
+        ids, arrays = len(self.completion_ids[index]), {"logprobs": self.logprobs, "env_mask": self.env_mask}
+        counts = {name: len(rows[index]) for name, rows in arrays.items() if rows is not None}
         odd = {
             name: f"{count} values for {ids} ids: left out" for name, count in counts.items() if count not in {0, ids}
         }
@@ -144,11 +144,11 @@ def _check_ids(key: str, rows: Any) -> None:
     with suppress(TypeError):  # an entry has no length
         if all(map(len, rows)):
             return
-    for i, ids in enumerate(rows):
+    for index, ids in enumerate(rows):
         if not hasattr(ids, "__len__"):
-            raise OutputError(f"rollout_func returned {key!r} of row {i} as a {type(ids).__name__}, not a list")
+            raise OutputError(f"rollout_func returned {key!r} of row {index} as a {type(ids).__name__}, not a list")
         if key == "completion_ids" and not len(ids):
-            raise OutputError(f"rollout_func returned an empty completion for row {i}")
+            raise OutputError(f"rollout_func returned an empty completion for row {index}")
 
 
 def _copied(rows: Any) -> list[Any] | None:
@@ -174,12 +174,12 @@ def copied_row(row: Any) -> Any:
 
 
 def _fitting(
-    rows: list[Any] | None, i: int, length: int, read: Callable[[Any], NDArray[ScalarT]]
+    rows: list[Any] | None, index: int, length: int, read: Callable[[Any], NDArray[ScalarT]]
 ) -> NDArray[ScalarT] | None:
     if rows is None:
         return None
     with suppress(TypeError, ValueError, OverflowError):
-        values = read(rows[i])
+        values = read(rows[index])
         return values if values.shape == (length,) else None
     return None
 

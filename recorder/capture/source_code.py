@@ -152,10 +152,10 @@ def _is_ours(thing: Any) -> bool:
 
 
 def _code(piece: Any) -> str | None:
-    named = piece if _has_code(piece) else type(piece)
+    owner = piece if _has_code(piece) else type(piece)
     try:
-        return inspect.getsource(named)
+        return inspect.getsource(owner)
     except (OSError, TypeError):  # typed into an interpreter, or written in C
         return None
     except SystemError:  # Python 3.11 mixes up threads that parse at once, which succeeds the next time
-        return inspect.getsource(named)
+        return inspect.getsource(owner)

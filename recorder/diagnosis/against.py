@@ -64,7 +64,7 @@ class ComparedFigure:
         return f"{'+' * (by > 0)}{figure(by)}{' pp' * self.is_share}"
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """Return the figure as in `turns 3 (references 5.2 to 5.4)`."""
         written = percent if self.is_share else figure
         low, high = written(min(self.references)), written(max(self.references))
@@ -86,7 +86,7 @@ class Against:
     differing: Sequence[str] = ()  # names of the arguments and sources that differ
 
     @property
-    def said(self) -> str:
+    def verdict(self) -> str:
         """Return the verdict, to follow "Against 4 references: "."""
         if self.steps is None:
             return "not compared, as the runs share too few groups by step"
@@ -103,7 +103,7 @@ class Against:
             begins = "differs from them from" if step is None else "; from"
             begins += f" step {departure.since_step:,} on: "
             begins = ", " if departure.since_step == step else begins
-            sentence, step = sentence + begins + departure.said, departure.since_step
+            sentence, step = sentence + begins + departure.description, departure.since_step
         return sentence + f"; and {len(left) - _NAMED} more" * (len(left) > _NAMED) + f" ({within})"
 
     @property
@@ -114,7 +114,7 @@ class Against:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields and `said`, for JSON."""
-        return {**asdict(self), "said": self.said}
+        return {**asdict(self), "said": self.verdict}
 
 
 class _Flat(NamedTuple):
@@ -193,7 +193,7 @@ def compare_runs(run: RunGroups, references: Mapping[str, RunGroups]) -> Against
             adjusted = flat.without_tasks(values)
             mean = means(place, adjusted, len(groups))
             variance = means(place, (adjusted - mean[place]) ** 2, len(groups)) / (groups - 1)
-            chance, part = _surest(mean.reshape(shape), variance.reshape(shape), groups.reshape(shape))
+            chance, part = _find_surest(mean.reshape(shape), variance.reshape(shape), groups.reshape(shape))
             tested[name] = chance, part, adjusted
     is_judged, figures = len(runs) >= LEAST_REFERENCES and bool(tested), list[tuple[float, ComparedFigure]]()
     for name, (chance, part, adjusted) in tested.items():
@@ -210,7 +210,7 @@ def compare_runs(run: RunGroups, references: Mapping[str, RunGroups]) -> Against
     )
 
 
-def _surest(mean: Floats, variance: Floats, groups: Ints) -> tuple[float, int]:
+def _find_surest(mean: Floats, variance: Floats, groups: Ints) -> tuple[float, int]:
     """Return the chance of the figure's least likely level or change, and the part that it begins with. All arrays have
     the shape (R + 1, P), for P parts.
     """

@@ -81,11 +81,11 @@ def final_answer(messages: Sequence[Mapping[str, Any]], turns: int | None = None
     """
     text = last_text(messages) if turns != 0 else ""
     lines = text.rstrip().splitlines() or [""]
-    _, answer, place = max(_marked(text), default=(0, lines[-1].strip()[-_LONGEST:], LAST_LINE))
+    _, answer, place = max(_find_marks(text), default=(0, lines[-1].strip()[-_LONGEST:], LAST_LINE))
     return Told(answer, place) if answer else None
 
 
-def _marked(text: str) -> Iterator[tuple[int, str, str]]:
+def _find_marks(text: str) -> Iterator[tuple[int, str, str]]:
     """Yield position, answer and place for each kind of mark that the text has."""
     for mark, end in _MARKS.items():
         before, separator, rest = text.rpartition(mark)

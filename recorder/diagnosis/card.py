@@ -129,10 +129,10 @@ class Run:
         files = self.config.get("import")
         return files if isinstance(files, dict) and "format" in files else None
 
-    def lacking(self, what: Lack) -> str | None:
+    def lacking(self, data: Lack) -> str | None:
         """Return a sentence's part for `Diagnostic.missing` if the run's files do not hold this; else None."""
-        is_lacking = self.imported is not None and what in self.imported.get("lacks", ())
-        return f"{what}, which the imported files do not hold" if is_lacking else None
+        is_lacking = self.imported is not None and data in self.imported.get("lacks", ())
+        return f"{data}, which the imported files do not hold" if is_lacking else None
 
     def recent(self, trend: Trend) -> Trend:
         """Return the finite points of the last steps; the latest one before if nothing was logged at those."""
@@ -311,11 +311,11 @@ def check(
     return Diagnostic(id, name, definition, source, missing, look, limits, needs_calls)
 
 
-def needs(what: str, has: Callable[[Run], Any], lack: Lack | None = None) -> Callable[[Run], str | None]:
+def needs(data: str, has: Callable[[Run], Any], lack: Lack | None = None) -> Callable[[Run], str | None]:
     """Return a diagnostic's `missing`: what it needs, unless `has` is true of the run, or of any of its rollouts; and
     what the files of an imported run do not hold, if that is `lack`.
     """
-    return lambda run: what if not np.any(has(run)) else run.lacking(lack) if lack else None
+    return lambda run: data if not np.any(has(run)) else run.lacking(lack) if lack else None
 
 
 def finite(scalars: Mapping[str, Trend]) -> dict[str, Trend]:
@@ -334,18 +334,18 @@ def since(trend: Trend, is_bad: Callable[[float], bool]) -> int | None:
     return first
 
 
-def quiet(share: float, what: str, limit: float, why: str = "they do as well as the others") -> Below:
+def quiet(share: float, clause: str, limit: float, why: str = "they do as well as the others") -> Below:
     """Return the outcome of a check whose share is below its threshold, or that is silent for another reason."""
     reason = f"; {why}" if share > limit else ""
-    return Below(f"{exact_percent(share)} {what} (threshold {exact_percent(limit)}){reason}.")
+    return Below(f"{exact_percent(share)} {clause} (threshold {exact_percent(limit)}){reason}.")
 
 
-def too_few(is_known: Bools, what: str) -> NotJudged | None:
+def too_few(is_known: Bools, data: str) -> NotJudged | None:
     """Return the outcome if fewer than 16 of the rollouts, and not all of them, have what a check looks at."""
     count = int(is_known.sum())
     if count >= min(_ENOUGH, len(is_known)):
         return None
-    return NotJudged(f"Only {count:,} of {len(is_known):,} rollouts have {what}.")
+    return NotJudged(f"Only {count:,} of {len(is_known):,} rollouts have {data}.")
 
 
 def uncovered(run: Run) -> NotJudged | None:

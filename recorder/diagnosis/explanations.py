@@ -73,7 +73,7 @@ def order_cards(cards: Sequence[Card], lost: Floats) -> tuple[Card, ...]:
     Of two cards that explain each other, the first does. `lost` is (N,) the reward that each rollout lost.
     """
     place = {card.id: number for number, card in enumerate(cards)}
-    all_behind = {card.id: _explaining(card, cards, lost) for card in cards}
+    all_behind = {card.id: _list_explaining(card, cards, lost) for card in cards}
     behind = {
         name: [other for other in others if name not in all_behind[other] or place[other] < place[name]]
         for name, others in all_behind.items()
@@ -99,7 +99,7 @@ def order_cards(cards: Sequence[Card], lost: Floats) -> tuple[Card, ...]:
     )
 
 
-def _explaining(card: Card, cards: Sequence[Card], lost: Floats) -> list[str]:
+def _list_explaining(card: Card, cards: Sequence[Card], lost: Floats) -> list[str]:
     """Return the ids of those cards that may explain this one and whose rollouts hold enough of its loss."""
     affected = {card.id: np.ones(len(lost), bool) if card.own is None else card.own for card in cards}
     able = {

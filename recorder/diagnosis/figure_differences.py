@@ -51,12 +51,12 @@ class Contrast(NamedTuple):
 
     Attributes:
         id: `time`, `groups` or `places`.
-        said: which sides are compared; empty for places, each of which is compared with all others.
+        description: which sides are compared; empty for places, each of which is compared with all others.
         lines: its figures, clear ones first.
     """
 
     id: str
-    said: str
+    description: str
     lines: tuple[FigureDifference, ...]
 
 
@@ -85,7 +85,7 @@ def list_differences(rows: Rows, *sources: Compared | None) -> tuple[str, tuple[
                 parted_at(trend, others) if is_clear else None, trend, others, source.place,
             )
         )  # fmt: skip
-    return compared[0].said if compared else "", tuple(sorted(lines, key=lambda line: not line.is_clear))
+    return compared[0].description if compared else "", tuple(sorted(lines, key=lambda line: not line.is_clear))
 
 
 def parted_at(trend: Trend, others: Trend = ()) -> int | None:

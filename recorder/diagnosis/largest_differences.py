@@ -65,7 +65,7 @@ class Sides(NamedTuple):
     late: Bools  # True for the last steps
     among: Bools  # True for what is compared
     strata: Ints | None  # tasks, if they recur; else None
-    said: str
+    description: str
 
 
 def time_sides(run: Run) -> Sides | None:
@@ -88,7 +88,7 @@ def time_sides(run: Run) -> Sides | None:
 class Compared(NamedTuple):
     """Compares chosen rollouts with others, figure by figure."""
 
-    said: str  # which ones
+    description: str  # which ones
     columns: Mapping[str, Floats]  # (N,) values by the figure's name; over time, of all steps
     differences: Mapping[str, Difference]  # of those that could be judged
     limit: float  # see `chance_limit`
@@ -105,7 +105,9 @@ def compare_over_time(run: Run) -> Compared | None:
     if sides is None:
         return None
     columns = list_columns(rows, run.scale.success)
-    return Compared(sides.said, columns, *_compared(columns, sides.late, rows.group, sides.strata, sides.among))
+    return Compared(
+        sides.description, columns, *_compare_columns(columns, sides.late, rows.group, sides.strata, sides.among)
+    )
 
 
 def list_columns(rows: Rows, success: Success) -> dict[str, Floats]:
@@ -131,8 +133,8 @@ def compare_families(run: Run) -> Compared | None:
         grouped.tasks[family]: np.where(grouped.task == family, values, np.nan)
         for family in np.argsort(-sizes)[:_LOOKED]
     }
-    compared_columns = _compared(columns, sides.late, run.all.group, sides.strata, sides.among)
-    return Compared(sides.said, columns, *compared_columns, place="family", is_share=success.is_defined)
+    compared_columns = _compare_columns(columns, sides.late, run.all.group, sides.strata, sides.among)
+    return Compared(sides.description, columns, *compared_columns, place="family", is_share=success.is_defined)
 
 
 def compare_within_groups(run: Run) -> Compared | None:
@@ -141,7 +143,7 @@ def compare_within_groups(run: Run) -> Compared | None:
     outcomes = {"reward", "solved (share)", *(mark.column.removeprefix("rewards.") for mark in run.scale.success.marks)}
     every = list_columns(run.rows, run.scale.success)
     columns = {name: values for name, values in every.items() if name not in outcomes}
-    compared_columns = _compared(columns, low, run.rows.group, run.rows.group, low | better)
+    compared_columns = _compare_columns(columns, low, run.rows.group, run.rows.group, low | better)
     is_defined = run.scale.success.is_defined
     words = "unsolved against solved" if is_defined else "below against above the mean of the group"
     within = {
@@ -199,11 +201,12 @@ def _over_time(compared: Compared | None) -> tuple[str, str]:
     count, changes = (
         len(compared.differences),
         "; ".join(
-            f"{name} {_written(change.others, name)} \u2192 {_written(change.chosen, name)}" for name, change in largest
+            f"{name} {_write_value(change.others, name)} \u2192 {_write_value(change.chosen, name)}"
+            for name, change in largest
         ),
     )
-    figures = f"{count} figures over time ({compared.said})" if count else ""
-    return changes and f"Over time ({compared.said}): {changes}.", figures
+    figures = f"{count} figures over time ({compared.description})" if count else ""
+    return changes and f"Over time ({compared.description}): {changes}.", figures
 
 
 def name_changed_habit(run: Run) -> str:
@@ -254,14 +257,14 @@ def _by_column(run: Run) -> tuple[str, str]:
     """Compare each rank, and each value of a dataset's column, with all others; tell of the surest of these columns."""
     columns = columns_of(run.rows, run.labels)
     compared = [_by_place(run, *column, columns=len(columns)) for column in columns]
-    named = [outcome for outcome in compared if outcome[0]]
+    findings = [outcome for outcome in compared if outcome[0]]
     count = sum(bool(outcome[1]) for outcome in compared)
-    return min(named, key=lambda outcome: outcome[2])[
+    return min(findings, key=lambda outcome: outcome[2])[
         0
-    ] if named else "", f"{count} columns of the dataset" if count else ""
+    ] if findings else "", f"{count} columns of the dataset" if count else ""
 
 
-def _by_place(run: Run, rows: Rows, units: Ints, what: str, columns: int = 1) -> tuple[str, str, float]:
+def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) -> tuple[str, str, float]:
     """Compare the mean rewards of rollouts that ended normally: those of each of `rows.tasks` with all others. If best
     rewards differ by environment, losses are compared. `columns`: as many kinds of places are compared. The last value
     is the least probability by chance.
@@ -282,11 +285,11 @@ def _by_place(run: Run, rows: Rows, units: Ints, what: str, columns: int = 1) ->
         and -difference.value >= _LOW * spread(run)
     ][:_PLACES]
     if not lowest:
-        return "", f"{len(compared)} {what}" + ("" if places == len(compared) else f" of {places}"), 1.0
+        return "", f"{len(compared)} {kind}" + ("" if places == len(compared) else f" of {places}"), 1.0
     others = means((~np.isin(task, lowest)).astype(int), reward, 2)[1]
     names = listed([f"{rows.tasks[place]} ({name} {figure(sign * compared[place].chosen)})" for place in lowest])
     elsewhere = "" if np.isnan(others) else f"; elsewhere it is {figure(sign * float(others))}"
-    return f"By {what}, rollouts that ended normally lose most in {names}{elsewhere}.", "", min(chances)
+    return f"By {kind}, rollouts that ended normally lose most in {names}{elsewhere}.", "", min(chances)
 
 
 def _compare_each(task: Ints, values: Floats, units: Ints, count: int) -> tuple[dict[int, Difference], int]:
@@ -306,11 +309,11 @@ def find_largest(
     columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools, least: float = _LEAST
 ) -> tuple[list[tuple[str, Difference]], int]:
     """Return the differences that are surest, and the number of columns that could be compared."""
-    every, limit = _compared(columns, chosen, units, strata, among)
+    every, limit = _compare_columns(columns, chosen, units, strata, among)
     return _most_different(columns, every, limit, least), len(every)
 
 
-def _compared(
+def _compare_columns(
     columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools
 ) -> tuple[dict[str, Difference], float]:
     """Return the difference of each column that can be judged, and the limit of their `chance`."""
@@ -334,14 +337,14 @@ def _most_different(
         and abs(compared_column.value)
         >= max(least * max(abs(compared_column.chosen), abs(compared_column.others)), _POINT * ("share" in name))
     }
-    named: list[tuple[str, Difference]] = []
+    different: list[tuple[str, Difference]] = []
     for name, difference in sorted(large.items(), key=lambda pair: -abs(pair[1].t)):
-        if not any(np.array_equal(columns[name], columns[other], equal_nan=True) for other, _ in named):
-            named.append((name, difference))
-    return named[:_NAMED]
+        if not any(np.array_equal(columns[name], columns[other], equal_nan=True) for other, _ in different):
+            different.append((name, difference))
+    return different[:_NAMED]
 
 
-def _written(value: float, name: str) -> str:
+def _write_value(value: float, name: str) -> str:
     return percent(value) if name.endswith("(share)") else figure(value)
 
 

@@ -75,8 +75,8 @@ def compare(values: Floats, chosen: Bools, units: Ints, strata: Ints | None = No
 
         >>> from numpy import arange, array
         >>> x, unit = array([1.0, 0, 1, 1, 0, 1, 0, 0, 1, 0, 0, 0]), arange(12)
-        >>> found = compare(x, unit < 6, unit)
-        >>> round(found.chosen, 2), round(found.others, 2), found.groups, round(found.chance, 2)
+        >>> difference = compare(x, unit < 6, unit)
+        >>> round(difference.chosen, 2), round(difference.others, 2), difference.groups, round(difference.chance, 2)
         (0.67, 0.17, (6, 6), 0.09)
     """
     is_known = np.isfinite(values)
@@ -92,11 +92,11 @@ def compare(values: Floats, chosen: Bools, units: Ints, strata: Ints | None = No
     a, b = (float(sign * (weight[of] @ (x[of] / scale))) / total for sign, of in ((1, is_chosen), (-1, ~is_chosen)))
     tells = np.abs(weight) > 1e-9  # not so where a stratum has one side only
     sides = len(np.unique(unit[is_chosen & tells])), len(np.unique(unit[~is_chosen & tells]))
-    found = Difference(a * scale + 0.0, b * scale + 0.0, sides, 0.0, None)  # of -0 it makes 0
+    difference = Difference(a * scale + 0.0, b * scale + 0.0, sides, 0.0, None)  # of -0 it makes 0
     if min(sides) < LEAST_UNITS:
-        return found
+        return difference
     if abs(a - b) <= 1e-9:
-        return found._replace(chance=1.0)
+        return difference._replace(chance=1.0)
     centred = x / scale - (np.bincount(stratum, x / scale) / np.maximum(sizes, 1))[stratum]
     scores = np.bincount(unit, weight * (centred - weight * (a - b)))
     leverage = np.bincount(unit, weight**2) / total
@@ -108,7 +108,7 @@ def compare(values: Floats, chosen: Bools, units: Ints, strata: Ints | None = No
     least = (a - b) ** 2 * sum(0.5 * (n + 0.5) / (n + 1) ** 2 / n for n in sides)
     t = (a - b) / math.sqrt(max(variance, least))
     free = max(1.0, (1 - float(leverage @ np.clip(shift, 0, 1))) / float(leverage @ leverage) - 1)
-    return found._replace(t=t, chance=student_tail(t, free))
+    return difference._replace(t=t, chance=student_tail(t, free))
 
 
 def student_tail(t: float, free: float) -> float:

@@ -46,7 +46,7 @@ def attempted(rows: Rows) -> Bools:
 
 def tried(rows: Rows, scale: Scale) -> Bools:
     """Return (N,) True for attempts that can count as solved or not."""
-    return attempted(rows) & scale.success.known(rows)
+    return attempted(rows) & scale.success.countable(rows)
 
 
 def dead(groups: Groups) -> Bools:

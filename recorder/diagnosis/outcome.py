@@ -33,13 +33,13 @@ def outcome_of(run: Run) -> Outcome:
     reward.
     """
     rows, success = run.all, run.scale.success
-    named = [name for name in rows.values if is_outcome(name) and rows.weights.get(name, 1.0) >= 0]
+    functions = [name for name in rows.values if is_outcome(name) and rows.weights.get(name, 1.0) >= 0]
     if success.is_defined:
-        whole = float(success.known(rows).mean())
+        whole = float(success.countable(rows).mean())
         name = "solved" if whole >= _WHOLE else f"solved (of the {percent(whole)} that can count)"
         return Outcome(name, success.outcomes(rows), is_share=True)
-    if named:
-        function = max(named, key=lambda name: rows.weights.get(name, 1.0))
+    if functions:
+        function = max(functions, key=lambda name: rows.weights.get(name, 1.0))
         return Outcome(f"mean {function}", rows.values[function], is_share=False)
     return Outcome(REWARD, rows.reward, is_share=False)
 

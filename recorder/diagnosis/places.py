@@ -39,31 +39,31 @@ def place_of(run: Run, affected: Bools, where: str = "") -> str:
     return next(filter(None, (_sentence(*column, affected, columns=len(columns)) for column in columns)), "")
 
 
-def _sentence(rows: Rows, units: Ints, what: str, affected: Bools, columns: int = 1) -> str:
+def _sentence(rows: Rows, units: Ints, kind: str, affected: Bools, columns: int = 1) -> str:
     """Return the sentence if the finding is in some of `rows.tasks`; `columns`: as many kinds of places are tried."""
     has_task = rows.task >= 0
     task, chosen = rows.task[has_task], affected[has_task]
     places = np.flatnonzero(distinct(task, units[has_task], count=len(rows.tasks)) >= LEAST_UNITS)
     often = np.bincount(task[chosen], minlength=len(rows.tasks))
-    looked = places[np.argsort(-often[places], kind="stable")][:_NAMED].tolist()
-    if often[looked].sum() < _NEARLY_ALL * affected.sum():
+    frequent = places[np.argsort(-often[places], kind="stable")][:_NAMED].tolist()
+    if often[frequent].sum() < _NEARLY_ALL * affected.sum():
         return ""
-    compared = [(place, compare(chosen.astype(float), task == place, units[has_task])) for place in looked]
+    compared = [(place, compare(chosen.astype(float), task == place, units[has_task])) for place in frequent]
     sure = [
         (place, difference, difference.chance * columns)
         for place, difference in compared
         if difference is not None and difference.chance is not None
     ]
-    limit = chance_limit([chance for *_, chance in sure] + [1.0] * (len(places) - len(looked)))
-    named = [place for place, difference, chance in sure if chance <= limit and difference.value > 0]
-    inside = np.isin(task, named)
-    if not named or inside.all() or chosen[inside].sum() < _NEARLY_ALL * affected.sum():
+    limit = chance_limit([chance for *_, chance in sure] + [1.0] * (len(places) - len(frequent)))
+    significant = [place for place, difference, chance in sure if chance <= limit and difference.value > 0]
+    inside = np.isin(task, significant)
+    if not significant or inside.all() or chosen[inside].sum() < _NEARLY_ALL * affected.sum():
         return ""
     share, rest = float(chosen[inside].mean()), float(chosen[~inside].mean())
     if rest > _RARER * share:
         return ""
-    names = listed([rows.tasks[place] for place in named])
-    return f"By {what}: {percent(share)} of the rollouts in {names}, {percent(rest)} elsewhere."
+    names = listed([rows.tasks[place] for place in significant])
+    return f"By {kind}: {percent(share)} of the rollouts in {names}, {percent(rest)} elsewhere."
 
 
 def tasks_of(run: Run) -> Places:

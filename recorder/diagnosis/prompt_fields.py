@@ -53,7 +53,7 @@ def list_fields(prompt: str) -> list[tuple[str, str | None]]:
     [('Table', 'None'), ('Unit', 'km'), ('text', ''), ('Context', ''), ('Answer', None)]
     """
     lines = [line for line in _FENCED.sub("", prompt).splitlines() if line.strip()]
-    labelled = [_labelled(line) for line in lines]
+    labelled = [_split_label(line) for line in lines]
     fields = list[tuple[str, str | None]]()
     for place, pair in enumerate(labelled):
         if pair is not None:
@@ -64,7 +64,7 @@ def list_fields(prompt: str) -> list[tuple[str, str | None]]:
     return fields
 
 
-def _labelled(line: str) -> tuple[str, str | None] | None:
+def _split_label(line: str) -> tuple[str, str | None] | None:
     """Return the label of a line, and its value; None for the value if the line ends, and for a line without one."""
     if match := _LABEL.fullmatch(line):
         return match[1].strip(), match[2] or None

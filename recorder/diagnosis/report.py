@@ -214,9 +214,9 @@ class Report:
             ],
             "mean": _finite(fall.mean) if self.steps else None,
             "best": None if fall.is_flat else _finite(fall.best),
-            "best_is": self.scale.said,
+            "best_is": self.scale.source,
             "solved_at": first[0].at if first and first[0].eval is None else None,
-            "solved_is": self.scale.success.said,
+            "solved_is": self.scale.success.description,
             "lost": _finite(fall.lost) if self.steps and not fall.is_flat else None,
             "steps": list(self.steps) if self.steps else None,
             "waterfall": [
@@ -300,11 +300,11 @@ def lines(report: Report, address: Callable[[Card], str | None] = lambda _: None
 
 
 _UNFOUND: Mapping[str, tuple[str, str, Callable[[Checked], str]]] = {
-    "below": ("Checked, no finding", ", ", lambda it: it.name),
-    "cheap": ("Above threshold, at little cost", " ", lambda it: it.said),
-    "muted": ("Muted", " ", lambda it: it.said),
-    "not_judged": ("Not judged", "; ", lambda it: f"{it.name} ({it.said.rstrip('.')})"),
-    "not_recorded": ("Not recorded, so not checked", "; ", lambda it: f"{it.name} (needs {it.said})"),
+    "below": ("Checked, no finding", ", ", lambda check: check.name),
+    "cheap": ("Above threshold, at little cost", " ", lambda check: check.said),
+    "muted": ("Muted", " ", lambda check: check.said),
+    "not_judged": ("Not judged", "; ", lambda check: f"{check.name} ({check.said.rstrip('.')})"),
+    "not_recorded": ("Not recorded, so not checked", "; ", lambda check: f"{check.name} (needs {check.said})"),
 }
 STATES = tuple(_UNFOUND)
 
@@ -363,7 +363,7 @@ def _headline(report: Report) -> Iterator[Line]:
         yield Line(f"{visible(name)}: {visible(verdict.said)}.", "green" if verdict.is_healthy else "yellow", 2)
     if report.checked:
         yield Line(f"{visible(report.basis)}.", "dim")
-    fall, best_is = report.fall, report.scale.said
+    fall, best_is = report.fall, report.scale.source
     mean, best, lost = figure(fall.mean), figure(fall.best), figure(fall.lost)
     if math.isnan(fall.mean):
         yield Line("Without a reward it cannot be said why rewards are low.", "yellow")
@@ -371,7 +371,7 @@ def _headline(report: Report) -> Iterator[Line]:
         yield Line(f"Mean reward {mean}, no scale: {best_is}. Shares of rollouts take the place of costs.", "bold")
     else:
         yield Line(f"Mean reward {mean}, best {best} ({best_is}): {lost} lost per rollout.", "bold")
-    yield Line(f"Solved: {visible(report.scale.success.said)}.", "dim")
+    yield Line(f"Solved: {visible(report.scale.success.description)}.", "dim")
     most = report.costliest
     if most is not None and most is not report.cards[0]:
         yield Line(f"Costs most: {visible(most.title)}.", "bold")
@@ -379,9 +379,9 @@ def _headline(report: Report) -> Iterator[Line]:
 
 def _against(against: Against) -> Iterator[Line]:
     count = len(against.references)
-    yield Line(f"Against {count} reference{'s' * (count != 1)}: {visible(against.said)}.", "bold")
+    yield Line(f"Against {count} reference{'s' * (count != 1)}: {visible(against.verdict)}.", "bold")
     for compared_figure in against.figures if against.id == "not_judged" else ():
-        yield Line(f"{compared_figure.difference:>9}  {visible(compared_figure.said)}", "", 2, is_copied=True)
+        yield Line(f"{compared_figure.difference:>9}  {visible(compared_figure.description)}", "", 2, is_copied=True)
     if against.notes:
         yield Line(visible(against.notes), "dim")
 

@@ -125,12 +125,12 @@ class Rows:
         return np.asarray((self.stop_reason == StopReason.LENGTH) & (self.facts["no_room"] != 1), bool)
 
     @cached_property
-    def asked(self) -> tuple[Floats, Bools]:
+    def prompt_keys(self) -> tuple[Floats, Bools]:
         """Return (N,) what was asked, True where all of the group that returned have that recorded; else the prompt."""
-        asked = self.facts["asked_key"]
-        lacks = np.bincount(self.group, np.isnan(asked) & (self.status == Status.OK)) > 0
-        is_known = np.isfinite(asked) & ~lacks[self.group]
-        return np.where(is_known, asked, self.facts["prompt_key"]), is_known
+        keys = self.facts["asked_key"]
+        lacks = np.bincount(self.group, np.isnan(keys) & (self.status == Status.OK)) > 0
+        is_known = np.isfinite(keys) & ~lacks[self.group]
+        return np.where(is_known, keys, self.facts["prompt_key"]), is_known
 
     @cached_property
     def groups(self) -> "Groups":

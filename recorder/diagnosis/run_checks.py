@@ -61,7 +61,7 @@ _ENVIRONMENTS = 8  # that are judged each
 _LONG = 2_000  # characters of a filter: one of so many names becomes a list of rollouts, which is a single term
 
 
-def _discovered() -> tuple[Diagnostic, ...]:
+def _discover() -> tuple[Diagnostic, ...]:
     """Return the diagnostics that the modules of `checks/` define, as a rollout lives."""
     names = [module.name for module in pkgutil.iter_modules(checks.__path__)]
     modules = [importlib.import_module(f"{checks.__name__}.{name}") for name in names]
@@ -70,8 +70,8 @@ def _discovered() -> tuple[Diagnostic, ...]:
     return tuple(sorted(by_id.values(), key=lambda diagnostic: list(EXPLAINS).index(diagnostic.id)))
 
 
-DIAGNOSTICS = _discovered()
-_OURS = {it.id for it in DIAGNOSTICS} | {SCORED_LOW}
+DIAGNOSTICS = _discover()
+_OURS = {diagnostic.id for diagnostic in DIAGNOSTICS} | {SCORED_LOW}
 T = TypeVar("T")
 
 
@@ -145,7 +145,7 @@ def diagnose_rows(
     listed_ids = {card.id for card in costly}
     names = {diagnostic.id: diagnostic.name for diagnostic in diagnostics}
     checked = tuple(
-        _unlisted(outcome, names[outcome.id], settings) if isinstance(outcome, Card) else outcome
+        _make_unlisted(outcome, names[outcome.id], settings) if isinstance(outcome, Card) else outcome
         for outcome in outcomes
         if outcome.id not in listed_ids
     )
@@ -187,7 +187,7 @@ def _environments(
     return tuple((name, diagnose(rows.of_part(rows.in_eval(name))).verdict) for name in largest)
 
 
-def _unlisted(card: Card, name: str, settings: Settings) -> Checked:
+def _make_unlisted(card: Card, name: str, settings: Settings) -> Checked:
     """Return a finding that is not listed among the findings: it costs too little, or is muted."""
     reason = settings.muted.get(card.id)
     if reason is None:
@@ -236,18 +236,18 @@ def _make_shown(card: Card, run: Run, within: str, scope: str) -> Card:
     )
 
 
-def all_limits(own: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:
+def all_limits(custom: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:
     """Return the allowed range of each diagnostic's threshold by id, for the built-in ones and the user's. Raises
     SettingsError if two diagnostics have the same id, TypeError if an item is not a Diagnostic.
     """
-    for diagnostic in own:
+    for diagnostic in custom:
         if not isinstance(diagnostic, Diagnostic):
             raise TypeError(f"diagnostics takes Diagnostic(...), not a {type(diagnostic).__name__}")
-    ids = [diagnostic.id for diagnostic in (*DIAGNOSTICS, *own)]
+    ids = [diagnostic.id for diagnostic in (*DIAGNOSTICS, *custom)]
     for name in ids:
         if ids.count(name) > 1:
             raise SettingsError(f"Two diagnostics are called {name!r}: give yours another id.")
-    return {diagnostic.id: diagnostic.limits for diagnostic in (*DIAGNOSTICS, *own)}
+    return {diagnostic.id: diagnostic.limits for diagnostic in (*DIAGNOSTICS, *custom)}
 
 
 def guarded(diagnostic: Diagnostic, failed: list[Failed]) -> Diagnostic:
@@ -260,15 +260,15 @@ def guarded(diagnostic: Diagnostic, failed: list[Failed]) -> Diagnostic:
             failed.append(Failed(diagnostic.id, diagnostic.name, error_line(error)))
             return None
 
-    def look(run: Run) -> Outcome:
+    def look_guarded(run: Run) -> Outcome:
         if any(failure.id == diagnostic.id for failure in failed):
             return None
-        return tried(lambda: _checked(diagnostic, diagnostic.look(run)))
+        return tried(lambda: _check_outcome(diagnostic, diagnostic.look(run)))
 
-    return replace(diagnostic, missing=lambda run: tried(lambda: diagnostic.missing(run)), look=look)
+    return replace(diagnostic, missing=lambda run: tried(lambda: diagnostic.missing(run)), look=look_guarded)
 
 
-def _checked(diagnostic: Diagnostic, card: Outcome) -> Outcome:
+def _check_outcome(diagnostic: Diagnostic, card: Outcome) -> Outcome:
     """Return the outcome if it is valid; else raise TypeError or ValueError, or FilterError because of its filter."""
     if card is None or isinstance(card, Below | NotJudged):
         return card

@@ -23,14 +23,14 @@ class Unit:
         name: the eval, or the function that scores this part of it alone.
         eval: the eval.
         best: see `Settings.max_reward`.
-        said: where `best` comes from, in words.
+        source: where `best` comes from, in words.
         is_guess: True if its rewards show none, since all are equal and not above 0: it is the least of the others.
     """
 
     name: str
     eval: str
     best: float
-    said: str
+    source: str
     is_guess: bool = False
 
     def holds(self, rows: Rows) -> Bools:
@@ -50,7 +50,7 @@ class Scale:
         best: see `Settings.max_reward`; with several environments the mean over their rollouts. If all rewards are
             equal, it is one more than they are, so that findings can be put in order; it is not shown then.
         success: the definition of solved.
-        said: where `best` comes from, in words.
+        source: where `best` comes from, in words.
         is_flat: True if there is no scale, because all rewards are equal and no best reward is set: a loss is then
             counted in rollouts and not in reward.
         units: the environments, if they differ in their best reward; else empty.
@@ -58,7 +58,7 @@ class Scale:
 
     best: float
     success: Success
-    said: str
+    source: str
     is_flat: bool = False
     units: tuple[Unit, ...] = ()
 
@@ -66,11 +66,11 @@ class Scale:
     def of(cls, rows: Rows, settings: Settings) -> "Scale":
         """Return the scale of a run; `rows` are the rollouts of all its steps."""
         success = Success.of(rows, settings)
-        best, source, is_flat = _best(rows.reward[np.isfinite(rows.reward)], settings, "the run's")
+        best, source, is_flat = _find_best(rows.reward[np.isfinite(rows.reward)], settings, "the run's")
         units = _units(rows, settings)
         if len({unit.best for unit in units}) < 2:
             if units and settings.environments:
-                best, source, is_flat = units[0].best, ", ".join(dict.fromkeys(unit.said for unit in units)), False
+                best, source, is_flat = units[0].best, ", ".join(dict.fromkeys(unit.source for unit in units)), False
             return cls(best, success, source, is_flat)
         bests = ", ".join(f"{unit.name} {figure(unit.best)}{' (a guess)' if unit.is_guess else ''}" for unit in units)
         scale = cls(best, success, f"by environment: {bests}", units=units)
@@ -87,7 +87,7 @@ class Scale:
         """Return the scale of these rollouts alone, which may be of one environment of several."""
         units, success = tuple(unit for unit in self.units if unit.holds(rows).any()), self.success.narrowed(rows)
         if len(units) == 1:
-            return Scale(units[0].best, success, units[0].said)
+            return Scale(units[0].best, success, units[0].source)
         best = float(self.bests(rows).mean()) if units and len(rows) else self.best
         return replace(self, best=best, success=success, units=units)
 
@@ -101,7 +101,7 @@ class Scale:
         return " ".join(f"-reward_in.{print_key(unit.name)}>={unit.best:.9g}" for unit in self.units)
 
 
-def _best(rewards: Floats, settings: Settings, whose: str) -> tuple[float, str, bool]:
+def _find_best(rewards: Floats, settings: Settings, owner: str) -> tuple[float, str, bool]:
     """Return the best reward, where it comes from, and True if all of these finite rewards are equal."""
     if settings.max_reward is not None:
         best = settings.max_reward
@@ -109,9 +109,9 @@ def _best(rewards: Floats, settings: Settings, whose: str) -> tuple[float, str, 
         return best, "as set" if more == 0 else f"as set, though {percent(more)} of rollouts got more", False
     if not len(rewards):
         return 1.0, "no rollout has a reward", True
-    best, source = float(np.percentile(rewards, _PERCENTILE)), f"{whose} 99th percentile"
+    best, source = float(np.percentile(rewards, _PERCENTILE)), f"{owner} 99th percentile"
     if best - float(rewards.min()) <= SAME:
-        best, source = float(rewards.max()), f"{whose} highest, which less than 1% of rollouts got"
+        best, source = float(rewards.max()), f"{owner} highest, which less than 1% of rollouts got"
     if best - float(rewards.min()) <= SAME:
         return best + 1.0, "all rewards are equal", True
     return best, source, False
@@ -125,15 +125,15 @@ def _units(rows: Rows, settings: Settings) -> tuple[Unit, ...]:
     for name in parts or evals:
         unit = Unit(name, evals[0] if parts else name, np.nan, "")
         holds, of_unit = unit.holds(rows), settings.of_environment(unit.eval)
-        best, source, is_flat = _best(rows.reward[holds & np.isfinite(rows.reward)], of_unit, "its")
-        if of_unit.max_reward is None and (unpaid := _unpaid(rows, holds)) > 0:
+        best, source, is_flat = _find_best(rows.reward[holds & np.isfinite(rows.reward)], of_unit, "its")
+        if of_unit.max_reward is None and (unpaid := _sum_unpaid(rows, holds)) > 0:
             best, source, is_flat = best - is_flat + unpaid, "what its functions give", False
         if is_flat and best > 1:  # all have the same reward above 0
             best, source, is_flat = best - 1, "its only reward", False
-        units.append(replace(unit, best=best, said=source, is_guess=is_flat))
+        units.append(replace(unit, best=best, source=source, is_guess=is_flat))
     least = min((environment.best for environment in units if not environment.is_guess), default=np.nan)
     with_least = [
-        replace(environment, best=least, said="the least of the other environments'")
+        replace(environment, best=least, source="the least of the other environments'")
         if environment.is_guess
         else environment
         for environment in units
@@ -141,7 +141,7 @@ def _units(rows: Rows, settings: Settings) -> tuple[Unit, ...]:
     return tuple(with_least) if len(units) <= _MOST and not np.isnan(least) else ()
 
 
-def _unpaid(rows: Rows, holds: Bools) -> float:
+def _sum_unpaid(rows: Rows, holds: Bools) -> float:
     """Return what the functions that score these rollouts could have paid, and never did: two-valued ones their upper
     value, and those named like an outcome that gave nothing but 0 so far their weight.
     """

@@ -61,7 +61,7 @@ class Success:
 
     Attributes:
         marks: the first column that has a value for a rollout decides. Empty if success is not defined.
-        said: the definition in words, to follow "Solved:".
+        description: the definition in words, to follow "Solved:".
         by_eval: the definition of each eval, by its name; empty if all have the same.
 
     Examples:
@@ -70,7 +70,7 @@ class Success:
     """
 
     marks: tuple[Mark, ...] = ()
-    said: str = NOT_DEFINED
+    description: str = NOT_DEFINED
     by_eval: tuple[tuple[str, "Success"], ...] = field(default=(), repr=False, compare=False)
 
     @classmethod
@@ -90,7 +90,9 @@ class Success:
         if len(definitions) < 2:
             return definitions[0]
         limited = (
-            _limited(mark, name, rows, by_eval) for name, definition in by_eval.items() for mark in definition.marks
+            _limit_to_eval(mark, name, rows, by_eval)
+            for name, definition in by_eval.items()
+            for mark in definition.marks
         )
         marks = tuple(dict.fromkeys(limited))
         names = {
@@ -98,7 +100,7 @@ class Success:
             for definition in definitions
         }
         source = "; ".join(
-            f"{names[definition]}: {'not defined' if definition == cls() else definition.said}"
+            f"{names[definition]}: {'not defined' if definition == cls() else definition.description}"
             for definition in definitions
         )
         return cls(marks, source, tuple(by_eval.items()))
@@ -114,14 +116,14 @@ class Success:
         """Return one definition for all of these rollouts."""
         by, at = settings.solved_by, settings.solved_at
         if by is not None and not np.isfinite(rows.values.get(by, np.full(1, np.nan))).any():
-            return cls(said=f"not defined: solved_by names {by}, which scored no rollout")
+            return cls(description=f"not defined: solved_by names {by}, which scored no rollout")
         if by is not None:
             source = "the highest value recorded" if at is None else "as set"
             at = float(np.nanmax(rows.values[by], initial=SAME)) if at is None else at
             return cls((Mark(_key(by), at),), f"{by} \u2265 {figure(at)}, {source}")
         if at is not None:
             return cls((Mark("reward", at),), f"reward \u2265 {figure(at)}, as set")
-        definition = _by_functions(rows, _upper) or _by_environment(rows)
+        definition = _by_functions(rows, _upper_value) or _by_environment(rows)
         definition = definition or _by_functions(
             rows, lambda name, values: _top(name, values) if is_outcome(name) else None
         )
@@ -140,10 +142,10 @@ class Success:
         where = f"{column}:1" if column == "env_success" else f"{column}>={at - SAME:.9g}"
         return where if name is None else f"eval:{print_name(name)} {where}"
 
-    def known(self, rows: Rows) -> Bools:
+    def countable(self, rows: Rows) -> Bools:
         """Return (N,) True for rollouts that count as solved or not: where functions decide, those that one scored."""
         is_known = np.zeros(len(rows), bool) if self.marks else np.ones(len(rows), bool)
-        for mark, values in self._deciding(rows):
+        for mark, values in self._deciding_values(rows):
             by_function = mark.column.startswith("rewards.")
             is_known |= _in_eval(rows, mark) & (np.isfinite(values) | (not by_function))
         return is_known
@@ -155,20 +157,20 @@ class Success:
     def solved(self, rows: Rows) -> Bools:
         """Return (N,) True for solved rollouts; all False if success is not defined."""
         is_solved, is_open = np.zeros(len(rows), bool), np.ones(len(rows), bool)
-        for mark, values in self._deciding(rows):
+        for mark, values in self._deciding_values(rows):
             decided = is_open & np.isfinite(values) & _in_eval(rows, mark)
             is_solved |= decided & (values >= mark.at - SAME)
             is_open &= ~decided
         return is_solved
 
-    def _deciding(self, rows: Rows) -> list[tuple[Mark, Floats]]:
+    def _deciding_values(self, rows: Rows) -> list[tuple[Mark, Floats]]:
         """Return each mark with the (N,) values of its column; of a column that these rollouts lack, without any."""
         columns = _columns(rows)
         return [(mark, columns.get(mark.column, np.full(len(rows), np.nan))) for mark in self.marks]
 
     def outcomes(self, rows: Rows) -> Floats:
         """Return (N,) 1 for solved rollouts, 0 for others, NaN for those that cannot count."""
-        return np.where(self.known(rows), self.solved(rows), np.nan)
+        return np.where(self.countable(rows), self.solved(rows), np.nan)
 
 
 def _covers(success: Success, rows: Rows) -> bool:
@@ -178,7 +180,7 @@ def _covers(success: Success, rows: Rows) -> bool:
     return any(has_value) or not np.isfinite(rows.reward).any()
 
 
-def _limited(mark: Mark, name: str, rows: Rows, by_eval: Mapping[str, Success]) -> Mark:
+def _limit_to_eval(mark: Mark, name: str, rows: Rows, by_eval: Mapping[str, Success]) -> Mark:
     """Return the mark of an eval, for its rollouts alone unless no other definition could use it for the others."""
     others = [other for other, definition in by_eval.items() if mark not in definition.marks]
     values = _columns(rows)[mark.column][np.isin(rows.eval, [rows.evals.index(other) for other in others])]
@@ -207,7 +209,7 @@ def levels(values: Floats) -> Floats:
     return distinct_values
 
 
-def _upper(name: str, values: Floats) -> float | None:
+def _upper_value(name: str, values: Floats) -> float | None:
     """Return the upper value of a function that says only yes or no; None for any other function.
 
     A function of any name may give 0 (or -1) and 1; one that is named like an outcome any two values, or only 0 so far.

@@ -46,11 +46,11 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
     if not np.isfinite(run.rows.reward).any():
         return Verdict("no_reward", "No rollout of these steps has a reward")
     return (
-        _fallen(run, outcome, _FALL / units)
+        _judge_fall(run, outcome, _FALL / units)
         or _fallen_since(run, outcome, _AT_ANY / units)
         or _without_signal(run, outcome)
-        or _lower(outcome)
-        or _reached(run, outcome)
+        or _judge_small_fall(outcome)
+        or _judge_reached(run, outcome)
     )
 
 
@@ -107,7 +107,7 @@ class _Measure:
 
     @property
     def now(self) -> str:
-        return f"{self.name} {'not known' if self.level is None else self._written(self.level)}"
+        return f"{self.name} {'not known' if self.level is None else self._write(self.level)}"
 
     @property
     def course(self) -> str:
@@ -117,19 +117,21 @@ class _Measure:
     def values(self) -> str:
         if self.change is None:
             return self.now
-        return f"{self.name} {self._written(self.change.others)} \u2192 {self._written(self.change.chosen)}"
+        return f"{self.name} {self._write(self.change.others)} \u2192 {self._write(self.change.chosen)}"
 
-    def _written(self, value: float) -> str:
+    def _write(self, value: float) -> str:
         return percent(value) if self.is_share else figure(value)
 
 
-def _measured(run: Run, name: str, values: Floats, *, is_share: bool = False) -> _Measure:
+def _measure(run: Run, name: str, values: Floats, *, is_share: bool = False) -> _Measure:
     """Measure (N,) values of all steps."""
     sides, finite = time_sides(run), values[np.isfinite(values)]
     change = sides and compare(np.where(sides.among, values, np.nan), sides.late, run.all.group, sides.strata)
     extent = float(np.ptp(np.percentile(finite, (1, 99)))) if len(finite) else 0.0
     level = mean(values[run.all.step >= run.rows.steps[0]])
-    return _Measure(name, level, change, sides.said if sides else "", max(_LEAST * extent, SAME), is_share, values)
+    return _Measure(
+        name, level, change, sides.description if sides else "", max(_LEAST * extent, SAME), is_share, values
+    )
 
 
 def _outcome(run: Run, without: Bools | None = None) -> _Measure:
@@ -137,7 +139,7 @@ def _outcome(run: Run, without: Bools | None = None) -> _Measure:
     name, values, is_share = outcome_of(run)
     if without is not None:
         values = np.where(without, np.nan, values)
-    return _measured(run, name, values, is_share=is_share)
+    return _measure(run, name, values, is_share=is_share)
 
 
 def _other_mix(run: Run, measure: _Measure, chance: float) -> str:
@@ -172,8 +174,8 @@ def _falls_beside(run: Run, cards: Sequence[Card], chance: float) -> bool:
     return outcome.is_sure(-1, chance) and not _other_mix(run, outcome, chance)
 
 
-def _fallen(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
-    paid = _measured(run, REWARD, run.all.reward)
+def _judge_fall(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
+    paid = _measure(run, REWARD, run.all.reward)
     if outcome.is_sure(-1, chance):
         if mix := _other_mix(run, outcome, chance):
             return Verdict("unknown", f"No cause found: {outcome.course}, {mix}")
@@ -212,7 +214,7 @@ def _most_fallen(run: Run, paid: _Measure) -> str:
     """Return words that name the reward function which at least half of the fall of the reward is in; "" if there is
     none, or only one function.
     """
-    parts = {name: _measured(run, name, values) for name, values in run.all.parts.items()}
+    parts = {name: _measure(run, name, values) for name, values in run.all.parts.items()}
     shares = {name: float(np.isfinite(values).mean()) for name, values in run.all.parts.items()}
     falls = {
         name: -part.change.value * shares[name]
@@ -236,7 +238,7 @@ def _without_signal(run: Run, outcome: _Measure) -> Verdict | None:
     return Verdict("nothing_to_learn", f"Nothing to learn: rewards are equal within {percent(equal)} of groups")
 
 
-def _lower(outcome: _Measure) -> Verdict | None:
+def _judge_small_fall(outcome: _Measure) -> Verdict | None:
     """Return the verdict on a fall that is too likely by chance for an alarm, and too unlikely for a healthy run."""
     sentence = f"No cause found; a fall that may be chance: {outcome.course}"
     return Verdict("level", sentence) if outcome.is_sure(-1, _SURE) else None
@@ -250,8 +252,8 @@ def _is_high(run: Run, outcome: _Measure) -> bool:
     return is_near and outcome.name == REWARD
 
 
-def _reached(run: Run, outcome: _Measure) -> Verdict:
-    paid = _measured(run, REWARD, run.all.reward)
+def _judge_reached(run: Run, outcome: _Measure) -> Verdict:
+    paid = _measure(run, REWARD, run.all.reward)
     if outcome.is_sure(1, _SURE):
         return Verdict("improving", f"Healthy, improving: {outcome.course}")
     if habit := name_changed_habit(run):

@@ -50,12 +50,12 @@ def in_full(db: Database, run_id: int, where: str) -> str:
         if matches:
             raise FilterError(short, f"{unknown}: write {' or '.join(matches)}", written=short)
         nested = [name for name in columns if name.endswith(f".{short}")]
-        meant = nested[0] if len(nested) == 1 else filter_language.MEANT.get(short)
+        correction = nested[0] if len(nested) == 1 else filter_language.MEANT.get(short)
         if any(short in {name, name.rpartition("/")[2]} for name in scalar_names(db, run_id)):
             message = f"{shortened(short)} is logged by step, not by rollout: see the metrics of the Overview"
             raise FilterError(short, message, written=short)
         names = [*FIELDS, *ALIASES, *(column.partition(".")[2] for column in columns)]
-        raise misspelt(shortened(short), unknown, short, names, meant)
+        raise misspelt(shortened(short), unknown, short, names, correction)
 
     return filter_language.in_full(where, full)
 

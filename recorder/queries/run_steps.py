@@ -175,11 +175,11 @@ def _thin(run_id: int, series: Series, most: int) -> Select[Any]:
 
 def _steps(session: Session, run_id: int, series: Series, chosen: Select[Any]) -> list[Step]:
     sums, more = StepStatistics, StepDetails
-    same = [col(getattr(more, name)) == col(getattr(sums, name)) for name in ("run_id", *OF_STEP)]
+    conditions = [col(getattr(more, name)) == col(getattr(sums, name)) for name in ("run_id", *OF_STEP)]
     columns = [col(getattr(sums, name)) for name in ("eval_name", *_SUMS)] + [
         col(getattr(more, name)) for name in _DETAILS
     ]
-    query = select(*columns).select_from(outerjoin(sums, more, and_(*same))).order_by(col(sums.step))
+    query = select(*columns).select_from(outerjoin(sums, more, and_(*conditions))).order_by(col(sums.step))
     query = query.where(*_of_series(run_id, series), col(sums.step).in_(chosen))
     lost = _lost(session, run_id, series)
     rows = [_step(session, run_id, series, dict(values), lost) for values in session.execute(query).mappings().all()]

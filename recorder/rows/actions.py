@@ -31,11 +31,11 @@ def actions_of(
     that was not sent to the environment has no action; a step without an answer before it has no text. A model call
     that failed, or still waits, is an entry with nothing but `generation`, before the entry of its turn.
     """
-    entries = _answered(row, tokens, spelling) if row.turns else _without_answers(row)
+    entries = _answer_entries(row, tokens, spelling) if row.turns else _without_answers(row)
     if row.failures:
         entries = _with_failures(entries, row)
     parse = call.options.parse
-    return entries if parse is None else [_parsed(parse, entry) for entry in entries]
+    return entries if parse is None else [_add_parsed(parse, entry) for entry in entries]
 
 
 def note_empty_answers(entries: list[Entry], messages: list[dict[str, Any]], turns: int) -> None:
@@ -62,20 +62,20 @@ def scoring_entries(scored: ScoredRow) -> list[Entry]:
     without resets; `evidence` says why the call is this row's.
     """
     entries: list[Entry] = []
-    made: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     row = RowCalls(children=scored.environment_calls)
     for function, evidence, call in scored.calls:
         if isinstance(call, EnvironmentCall):
-            made[function] += call.kind != "reset"
-            entry = _entry(made[function], None, call, row)
+            counts[function] += call.kind != "reset"
+            entry = _entry(counts[function], None, call, row)
         else:
-            made[function] += 1
-            entry = _asked(made[function], call)
+            counts[function] += 1
+            entry = _model_entry(counts[function], call)
         entries.append({**entry, "phase": SCORING, "function": function, "evidence": evidence})
     return entries
 
 
-def _asked(turn: int, call: Generation) -> Entry:
+def _model_entry(turn: int, call: Generation) -> Entry:
     """Return the entry of a call of a model, such as a judge: its prompt is the action, its answer is observed."""
     answers = [*call.sequences]
     replies = [answer.text if answer.text is not None else orjson.loads(answer.reply or b"null") for answer in answers]
@@ -99,14 +99,14 @@ def written_observation(call: EnvironmentCall, observation: bytes) -> bytes:
 
 def images_in(row: RowCalls, actions: Any) -> tuple[StoredImage, ...]:
     """Return the images that the actions refer to, after the user's `edit`."""
-    seen = [call.images for call in (*row.environment_calls, *row.children) if call.images is not None]
-    if not seen:
+    recorded = [call.images for call in (*row.environment_calls, *row.children) if call.images is not None]
+    if not recorded:
         return ()
     written = tree(actions)
-    return tuple(image for images in seen for image in images.within(written))
+    return tuple(image for images in recorded for image in images.within(written))
 
 
-def _answered(row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None) -> list[Entry]:
+def _answer_entries(row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None) -> list[Entry]:
     before, *after = _by_turn(row)
     entries = [_entry(0, None, step, row) for step in before]
     sampling = row.turns[-1].generation.sampling
@@ -188,12 +188,12 @@ def _without_answers(row: RowCalls) -> list[Entry]:
 def _entry(turn: int, answer: str | None, call: EnvironmentCall, row: RowCalls) -> Entry:
     metadata = masked(orjson.loads(call.metadata)) if call.metadata else None
     reward, done = call.reward, call.done
-    made = [child for child in row.children if child.within == call.order] if row.children else ()
-    if made:
-        metadata = {**(metadata or {}), "calls": [_entry(turn, None, child, row) for child in made]}
-        rewards = [child.reward for child in made if child.reward is not None]
+    children = [child for child in row.children if child.within == call.order] if row.children else ()
+    if children:
+        metadata = {**(metadata or {}), "calls": [_entry(turn, None, child, row) for child in children]}
+        rewards = [child.reward for child in children if child.reward is not None]
         reward = sum(rewards) if reward is None and rewards else reward
-        done = any(child.done for child in made) if done is None else done
+        done = any(child.done for child in children) if done is None else done
     if call.seconds is None:
         metadata = {**(metadata or {}), "waiting": True}
     action = masked(orjson.loads(call.sent))
@@ -226,7 +226,7 @@ def _text(turn: Turn, spelling: chat_parser.Spelling | None) -> str | None:
     return None if sequence.reply is None else str(orjson.loads(sequence.reply).get("content") or "")
 
 
-def _parsed(parse: Parse, entry: Entry) -> Entry:
+def _add_parsed(parse: Parse, entry: Entry) -> Entry:
     """Add `parsed` to an entry: True if the user's parser finds an action in the text. The action that was sent does
     not show that: a rollout function may fall back to another one.
     """

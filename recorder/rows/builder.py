@@ -40,7 +40,7 @@ _TOKENS = ("prompt_ids", "completion_ids", "logprobs", "mask")
 
 def encoded(
     call: RolloutCall,
-    i: int,
+    index: int,
     row: RowCalls,
     tokens: Tokens | None,
     metadata_of: Callable[[int], Mapping[str, Any]],
@@ -48,14 +48,14 @@ def encoded(
     spelling: chat_parser.Spelling | None = None,
     scored: ScoredRow | None = None,
 ) -> RowDraft | RowChange | None:
-    """Build row `i`; return None if the user's `edit` stores nothing of it. A row that cannot be encoded or edited
+    """Build row `index`; return None if the user's `edit` stores nothing of it. A row that cannot be encoded or edited
     loses its text; other rows are not affected.
 
     `metadata_of` returns the metadata of a row by its index, and `given_columns` are columns that override those
     inferred from the calls. `spelling` has the texts of the call's rows, decoded together; None decodes this row's by
     themselves. `scored` has the calls of reward functions.
     """
-    if i in call.left_out:
+    if index in call.left_out:
         return None
     with guard("encoding a rollout"):
         tokens = with_logprobs(row, tokens)
@@ -63,16 +63,16 @@ def encoded(
             spelling = chat_parser.Spelling(call.tokenizer)
         if scored is not None:
             row.notes += [note for note in scored.notes if note.kind not in {"error", "stop"}]
-        columns, content = _row(call, i, row, tokens, dict(metadata_of(i)), given_columns, spelling)
+        columns, content = _row(call, index, row, tokens, dict(metadata_of(index)), given_columns, spelling)
         if scored is not None and scored.calls:  # after the figures, which are the rollout's alone
             content["actions"] += scoring_entries(scored)
             row.children += scored.environment_calls  # they have images, too
         edit = call.options.edit
         texts: list[str] | None = None
         if edit is not None:  # its figures are computed already: `edit` sees them, and may change them
-            edited = _edited(edit, columns, content, tokens)
+            edited = _edit_row(edit, columns, content, tokens)
             if edited is None:
-                call.left_out.add(i)
+                call.left_out.add(index)
                 return None
             columns, content, tokens = edited
         else:
@@ -82,22 +82,22 @@ def encoded(
             columns["metrics"] = metrics
         if attributes := attributes_in(content["metadata"]):
             columns["attributes"] = attributes
-        change = call.change(i, columns)
+        change = call.change(index, columns)
         change.tags = () if columns["status"] == Status.RUNNING else tags_in(content["metadata"])
         change.images = images_in(row, content["actions"])
         return RowDraft(change, unpacked_content(content), tokens, texts)
     error = "logs-ui could not encode this rollout"
     return call.change(
-        i, {"status": Status.OK, "stop_reason": StopReason.NOT_RECORDED, "error": error, **given_columns}
+        index, {"status": Status.OK, "stop_reason": StopReason.NOT_RECORDED, "error": error, **given_columns}
     )
 
 
 def _row(
-    call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, metadata: dict[str, Any],
+    call: RolloutCall, index: int, row: RowCalls, tokens: Tokens | None, metadata: dict[str, Any],
     given_columns: Mapping[str, Any], spelling: chat_parser.Spelling | None,
 ) -> tuple[dict[str, Any], dict[str, Any]]:  # fmt: skip
     """Return the row's columns, and its content: messages, actions, sampling and metadata."""
-    messages, sent_prompt = messages_of(call, i, row, tokens, spelling)
+    messages, sent_prompt = messages_of(call, index, row, tokens, spelling)
     actions = actions_of(call, row, tokens, spelling)
     note_empty_answers(actions, messages, len(row.turns))
     moves = moves_of(row)
@@ -127,21 +127,21 @@ def _row(
     joined = () if tokens is None else joined_turns(row, tokens)
     if joined:
         columns |= prompt_key(joined[0][0])
-    if call.tasks[i]:
-        columns["task"] = call.tasks[i]
+    if call.tasks[index]:
+        columns["task"] = call.tasks[index]
     columns.update(given_columns)
     columns["error"] = columns["error"] and one_line(columns["error"])
     columns_of_dataset = call.columns  # read once: another thread may release them
     if columns_of_dataset is not None:
-        metadata["dataset"] = masked(orjson.loads(columns_of_dataset[i]))
+        metadata["dataset"] = masked(orjson.loads(columns_of_dataset[index]))
     if sent_prompt in {SentPrompt.EXTENDED, SentPrompt.OTHER}:
-        metadata["dataset_prompt"] = masked(prompt_of(call, i))
+        metadata["dataset_prompt"] = masked(prompt_of(call, index))
     if row.evidence is not None:
         metadata["attribution"] = row.evidence
     if columns["status"] == Status.ERROR and call.options.server_log is not None:
         metadata["server_log"] = _tail(call.options.server_log)
     if row.notes:
-        metadata |= _reported(row)
+        metadata |= _collect_reported(row)
     if joined:
         metadata["notes"] = {**metadata.get("notes", {}), "prompt_ids": _JOINED.format(len(joined))}
     content = {
@@ -153,7 +153,7 @@ def _row(
     return columns, content
 
 
-def _edited(
+def _edit_row(
     edit: Edit, columns: dict[str, Any], content: dict[str, Any], tokens: Tokens | None
 ) -> tuple[dict[str, Any], dict[str, Any], Tokens | None] | None:
     """Let the user's `edit` change a row; None if nothing of it is to be stored."""
@@ -169,7 +169,7 @@ def _edited(
     return {name: edited[name] for name in columns}, orjson.loads(written), edited_tokens
 
 
-def _reported(row: RowCalls) -> dict[str, Any]:
+def _collect_reported(row: RowCalls) -> dict[str, Any]:
     """Collect the tags and values that the rollout function itself reported for the row."""
     reported: dict[str, Any] = {}
     for note in row.notes:

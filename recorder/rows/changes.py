@@ -52,7 +52,7 @@ def changes_of(job: Any) -> Iterable[Change | RowDraft]:
             return _headers(job)
         case ColumnsJob():
             columns = enumerate(job.columns)
-            return (job.call.change(i, values) for i, values in columns if i not in job.call.left_out)
+            return (job.call.change(index, values) for index, values in columns if index not in job.call.left_out)
     raise TypeError(type(job).__name__)
 
 
@@ -68,7 +68,9 @@ def _running(job: RunningJob) -> Iterator[Change | RowDraft]:
     if not call.settled:
         only_headers = job.only_announces()
         rows = (
-            (call.change(i, columns) for i, columns in enumerate(headers)) if only_headers else _so_far(call, headers)
+            (call.change(index, columns) for index, columns in enumerate(headers))
+            if only_headers
+            else _so_far(call, headers)
         )
     for row in rows:
         if row is not None and not call.settled:  # the function may return at any time
@@ -76,38 +78,40 @@ def _running(job: RunningJob) -> Iterator[Change | RowDraft]:
 
 
 def _so_far(call: RolloutCall, headers: list[dict[str, Any]]) -> Iterator[RowChange | RowDraft | None]:
-    seen = call.so_far()
+    calls = call.so_far()
     attribution = Attribution([RowCalls() for _ in call.prompts], 0)
     with guard("giving calls to rows that run"):
-        attribution = _unfinished(call, seen, is_running=True)
+        attribution = _attribute_unfinished(call, calls, is_running=True)
     spelling = spelling_of(call)
-    for i, row in enumerate(attribution.rows):
-        yield encoded(call, i, row, unfinished_tokens(row), lambda _: {}, headers[i] | all_sampled(row), spelling)
+    for index, row in enumerate(attribution.rows):
+        yield encoded(
+            call, index, row, unfinished_tokens(row), lambda _: {}, headers[index] | all_sampled(row), spelling
+        )
 
 
 def _returned(job: ReturnedJob) -> Iterator[Change | RowDraft | None]:
     call, output, spelling = job.call, job.output, spelling_of(job.call)
-    tokens = [_tokens(output, i) for i in range(len(call.prompts))]
+    tokens = [_tokens(output, index) for index in range(len(call.prompts))]
     attribution = Attribution([RowCalls() for _ in tokens], 0)
     with guard("giving calls to rows"):
         prompts = [_NO_IDS if row is None else row.prompt_ids for row in tokens]
         completions = [_NO_IDS if row is None else row.completion_ids for row in tokens]
         decode = spelling.of if spelling else call.decode
-        texts = _last_texts(call) if any(made.is_failure for made in call.calls.generations) else ()
+        texts = _last_texts(call) if any(generation.is_failure for generation in call.calls.generations) else ()
         attribution = attribute(prompts, completions, call.calls.sort(), decode, output.numbers, texts)
     scored: list[ScoredRow] = []
     if job.scoring is not None:
         lost = 0
         with guard("giving calls of reward functions to rows"):
-            scored, lost = _scored(job, job.scoring)
+            scored, lost = _attribute_scored(job, job.scoring)
         yield RunChange(call.run, {}, unattributed_scoring=lost)
-    asked: Sequence[int | None] = [None] * len(tokens)
+    asked_keys: Sequence[int | None] = [None] * len(tokens)
     with guard("spelling rows"):
         spell_rows(spelling, attribution.rows, tokens)
-        asked = _asked_keys(call, tokens, spelling)
-    for i, row in enumerate(attribution.rows):
-        columns = {"returned": job.returned, "asked_key": asked[i]}
-        yield encoded(call, i, row, tokens[i], output.extras, columns, spelling, *scored[i : i + 1])
+        asked_keys = _asked_keys(call, tokens, spelling)
+    for index, row in enumerate(attribution.rows):
+        columns = {"returned": job.returned, "asked_key": asked_keys[index]}
+        yield encoded(call, index, row, tokens[index], output.extras, columns, spelling, *scored[index : index + 1])
     if job.scoring is None:  # else they were counted with the job before this one
         yield from _count_lost(call, attribution, tokens)
 
@@ -118,14 +122,14 @@ def _asked_keys(call: RolloutCall, tokens: list[Tokens | None], spelling: Spelli
     """
     keys = list(map(cache(asked_key), call.prompts))  # copies of a prompt are hashed once
     ids = [b"" if row is None else row.prompt_ids.tobytes() for row in tokens]
-    if call.asked or len(set(zip(keys, ids, strict=True))) == len(set(keys)) == len(set(ids)):
-        return call.asked or keys
+    if call.prompt_keys or len(set(zip(keys, ids, strict=True))) == len(set(keys)) == len(set(ids)):
+        return call.prompt_keys or keys
     if spelling is None:
         return [None] * len(keys)
     texts = map(spelling.respelled, _last_texts(call))
     text_of = {key: text.strip()[-_COMPARED:] for key, text in zip(keys, texts, strict=True)}
     spelling.learn([], [row.prompt_ids for row in tokens if row is not None])
-    asked: list[int] = []
+    row_keys: list[int] = []
     for row_key, row in zip(keys, tokens, strict=True):
         prompt = "" if row is None else spelling.whole(row.prompt_ids)
         fits = [
@@ -133,34 +137,34 @@ def _asked_keys(call: RolloutCall, tokens: list[Tokens | None], spelling: Spelli
             for key, prompt_end in text_of.items()
             if prompt_end and is_in(prompt_end, prompt)
         ]
-        asked.append(max(fits)[-1] if fits else row_key)
-    return asked
+        row_keys.append(max(fits)[-1] if fits else row_key)
+    return row_keys
 
 
-def _scored(job: ReturnedJob, scoring: CallRecords) -> tuple[list[ScoredRow], int]:
+def _attribute_scored(job: ReturnedJob, scoring: CallRecords) -> tuple[list[ScoredRow], int]:
     call, completions = job.call, orjson.loads(job.completions)
     columns = call.columns or [b"null"] * len(call.prompts)
     prompts_and_columns = [[orjson.loads(text) for text in both] for both in zip(call.prompts, columns, strict=True)]
     return attribute_scoring(scoring.sort(), job.functions, completions, prompts_and_columns[: len(completions)])
 
 
-def _tokens(output: Output, i: int) -> Tokens | None:
-    """Return the tokens of row `i`; None if its ids are no valid ids, in which case TRL will raise."""
+def _tokens(output: Output, index: int) -> Tokens | None:
+    """Return the tokens of row `index`; None if its ids are no valid ids, in which case TRL will raise."""
     with suppress(TypeError, ValueError, OverflowError):
-        return output.tokens(i)
+        return output.tokens(index)
     return None
 
 
 def _finished(job: FinishedJob) -> Iterator[Change | RowDraft | None]:
-    seen = job.call.calls.sort()
+    calls = job.call.calls.sort()
     columns = {**job.ended, "returned": job.returned}
     if job.output is None:
-        attribution = attribute_unfinished(1, seen)
+        attribution = attribute_unfinished(1, calls)
         tokens = unfinished_tokens(attribution.rows[0])
         columns |= all_sampled(attribution.rows[0])
     else:
         tokens = job.output.tokens(0)
-        attribution = attribute([tokens.prompt_ids], [tokens.completion_ids], seen)
+        attribution = attribute([tokens.prompt_ids], [tokens.completion_ids], calls)
     spelling = spelling_of(job.call)
     yield encoded(
         job.call, 0, attribution.rows[0], tokens, lambda _: masked(orjson.loads(job.metadata)), columns, spelling
@@ -169,22 +173,25 @@ def _finished(job: FinishedJob) -> Iterator[Change | RowDraft | None]:
 
 
 def _failed(job: FailedJob) -> Iterator[Change | RowDraft | None]:
-    attribution = _unfinished(job.call, job.call.calls)
+    attribution = _attribute_unfinished(job.call, job.call.calls)
     end, spelling = _end_of_all(job.call, attribution, job.error), spelling_of(job.call)
     yield from _count_lost(job.call, attribution, but=end)
-    for i, row in enumerate(attribution.rows):
-        ended = job.ended(i) | all_sampled(row)
+    for index, row in enumerate(attribution.rows):
+        ended = job.ended(index) | all_sampled(row)
         broken = [call for call in row.environment_calls if call.error]
         if not broken and isinstance(end, EnvironmentCall):
             broken = [end]
         if broken and job.status == Status.ERROR:
             ended["stop_reason"] = error_reason(broken[-1])
-        yield encoded(job.call, i, row, unfinished_tokens(row), lambda _: _traceback(job.trace), ended, spelling)
+        yield encoded(job.call, index, row, unfinished_tokens(row), lambda _: _traceback(job.trace), ended, spelling)
 
 
 def _headers(job: HeaderJob) -> Iterator[Change | RowDraft]:
     metadata = _traceback(job.trace)
-    rows = [encoded(job.call, i, RowCalls(), None, lambda _: metadata, header) for i, header in enumerate(job.headers)]
+    rows = [
+        encoded(job.call, index, RowCalls(), None, lambda _: metadata, header)
+        for index, header in enumerate(job.headers)
+    ]
     written = [row for row in rows if row is not None]
     for row in written:
         (row.change if isinstance(row, RowDraft) else row).tokens = NO_TOKENS
@@ -196,7 +203,7 @@ def _traceback(trace: str | None) -> dict[str, Any]:
     return {"traceback": trace} if trace else {}
 
 
-def _unfinished(call: RolloutCall, calls: CallRecords, *, is_running: bool = False) -> Attribution:
+def _attribute_unfinished(call: RolloutCall, calls: CallRecords, *, is_running: bool = False) -> Attribution:
     """Attribute the calls of rows without tokens, by the last text of each row's prompt among others."""
     prompts = _last_texts(call)
     return attribute_unfinished(len(prompts), calls.sort(), prompts, call.decode, is_running=is_running)
@@ -215,21 +222,21 @@ def _last_text(prompt: bytes) -> str:
 def _end_of_all(call: RolloutCall, attribution: Attribution, error: str) -> Generation | EnvironmentCall | None:
     """Return the unattributed call whose `error` ended the function, so that all rows show it; None without one."""
     failed = [failed_call for failed_call in _failed_calls(call) if failed_call.error == error]
-    end = max(failed, key=lambda one: one.order, default=None)
-    return None if end is None or end.order in _attributed(attribution) else end
+    end = max(failed, key=lambda failed_call: failed_call.order, default=None)
+    return None if end is None or end.order in _list_attributed(attribution) else end
 
 
 def _failed_calls(call: RolloutCall) -> list[Generation | EnvironmentCall]:
     """Return the calls that raised, without those that an environment's call made."""
-    made: list[Generation | EnvironmentCall] = [*call.calls.generations, *call.calls.environment_calls]
+    calls: list[Generation | EnvironmentCall] = [*call.calls.generations, *call.calls.environment_calls]
     return [
         failed_call
-        for failed_call in made
+        for failed_call in calls
         if failed_call.error is not None and (failed_call.strand is None or failed_call.strand.call is None)
     ]
 
 
-def _attributed(attribution: Attribution) -> set[int]:
+def _list_attributed(attribution: Attribution) -> set[int]:
     return {call.order for row in attribution.rows for call in row.calls + row.children}
 
 
@@ -239,10 +246,10 @@ def _count_lost(
     """Count on the run the unattributed calls, all `but` one, with their errors; and the rows whose `returned` tokens
     no generation sampled that was seen.
     """
-    lost, unseen = max(0, attribution.unattributed - (but is not None)), _unseen(call, attribution, returned)
+    lost, unseen = max(0, attribution.unattributed - (but is not None)), _count_unseen(call, attribution, returned)
     if not (lost or unseen):
         return
-    orders = {but and but.order, *_attributed(attribution)}
+    orders = {but and but.order, *_list_attributed(attribution)}
     errors = Counter(
         without_keys(failed_call.error or "")
         for failed_call in _failed_calls(call)
@@ -251,19 +258,19 @@ def _count_lost(
     yield RunChange(call.run, {}, lost, unattributed_errors=errors, unseen_sampling=unseen)
 
 
-def _unseen(call: RolloutCall, attribution: Attribution, returned: Sequence[Tokens | None]) -> int:
+def _count_unseen(call: RolloutCall, attribution: Attribution, returned: Sequence[Tokens | None]) -> int:
     """Count the stored rows with tokens but no generation. One that is on no row may be any row's, and a row may have
     the answer of another.
     """
     rows = [
         (row, tokens.completion_ids.tobytes())
-        for i, (row, tokens) in enumerate(zip(attribution.rows, returned, strict=False))
-        if tokens is not None and i not in call.left_out
+        for index, (row, tokens) in enumerate(zip(attribution.rows, returned, strict=False))
+        if tokens is not None and index not in call.left_out
     ]
     answers = {answer for row, answer in rows if row.turns}
     silent = sum([not (row.turns or row.failures) and answer not in answers for row, answer in rows])
     if not silent:
         return 0
-    seen = sum(len(made.sequences) for made in call.calls.generations)
+    answered = sum(len(generation.sequences) for generation in call.calls.generations)
     placed = sum(1 + len(turn.others) for row in attribution.rows for turn in row.turns)
-    return max(0, silent - max(0, seen - placed))
+    return max(0, silent - max(0, answered - placed))

@@ -53,23 +53,23 @@ class Spelling:
 
     def of(self, ids: Ids) -> str:
         """Return the text of ids without special tokens."""
-        return self._decoded(ids, bare=True)
+        return self._decode(ids, bare=True)
 
     def whole(self, ids: Ids) -> str:
         """Return the text of ids with special tokens."""
-        return self._decoded(ids, bare=False)
+        return self._decode(ids, bare=False)
 
-    def _decoded(self, ids: Ids, *, bare: bool) -> str:
+    def _decode(self, ids: Ids, *, bare: bool) -> str:
         texts, key = self._known[bare], ids.tobytes()
         if key not in texts:
             texts[key] = self._tokenizer.decode(ids.tolist(), skip_special_tokens=bare)
         return texts[key]
 
-    def prompt(self, given: bytes, ids: Ids) -> Prompt:
+    def prompt(self, prompt: bytes, ids: Ids) -> Prompt:
         """Return `compare_prompt` of the dataset's prompt (JSON) and the ids that the model got, with new messages."""
-        key = given, ids.tobytes()
+        key = prompt, ids.tobytes()
         if key not in self._prompts:
-            whole, messages = self.whole(ids), prompt_messages(orjson.loads(given))
+            whole, messages = self.whole(ids), prompt_messages(orjson.loads(prompt))
             messages, kind = compare_prompt(messages, templated(whole, with_open=True), whole, self.respelled)
             self._prompts[key] = orjson.dumps(messages), kind
         data, kind = self._prompts[key]
@@ -112,7 +112,7 @@ def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.ui
     for sampled, ids in spans(completion, mask):
         # A function may say of other tokens that the model sampled them, and of an earlier answer that it did not.
         may_be_several = (sampled or not messages) and spelling.has_messages(ids)
-        if may_be_several and (marked := _marked(spelling.whole(ids), is_answer=sampled)):
+        if may_be_several and (marked := _split_marked(spelling.whole(ids), is_answer=sampled)):
             messages += marked
         elif sampled:
             messages.append(assistant_message(spelling.of(ids)))
@@ -121,7 +121,7 @@ def completion_messages(spelling: Spelling, completion: Ids, mask: NDArray[np.ui
     return messages
 
 
-def _marked(text: str, *, is_answer: bool) -> list[dict[str, Any]]:
+def _split_marked(text: str, *, is_answer: bool) -> list[dict[str, Any]]:
     """Return the messages of a text in which a chat template opened others after an answer; else nothing. If it may be
     no answer that it begins with, a template has to close that before it opens another message.
     """
@@ -138,22 +138,24 @@ def turns_messages(turns: Iterable[tuple[str, str, str]], prompt: list[dict[str,
     context those that were not said before. The first context is shown as `prompt`.
     """
     messages: list[dict[str, Any]] = []
-    seen: list[dict[str, Any]] = []  # as the template wrote them
+    earlier: list[dict[str, Any]] = []  # as the template wrote them
     before = ""
     for text, sampled, bare in turns:
         answer = assistant_message(bare)
         context = templated(text) or prompt_messages(text.removeprefix(before))
-        same = sum(1 for _ in takewhile(_are_same, zip(seen, context, strict=False)))
-        messages += [*(context[same:] if before else prompt), answer]
-        seen += [*context[same:], answer]
+        count = sum(1 for _ in takewhile(_are_same, zip(earlier, context, strict=False)))
+        messages += [*(context[count:] if before else prompt), answer]
+        earlier += [*context[count:], answer]
         before = text + sampled
     return messages
 
 
 def _are_same(pair: tuple[dict[str, Any], dict[str, Any]]) -> bool:
     """Return True for equal messages, and for two of the model's: a template may leave out its reasoning."""
-    said, given = pair
-    return bool(said["role"] == given["role"] and (said["role"] == "assistant" or said["content"] == given["content"]))
+    first, second = pair
+    return bool(
+        first["role"] == second["role"] and (first["role"] == "assistant" or first["content"] == second["content"])
+    )
 
 
 def spans(completion: Ids, mask: NDArray[np.uint8] | None) -> list[tuple[bool, Ids]]:
@@ -232,11 +234,11 @@ def templated(text: str, *, with_open: bool = False) -> list[dict[str, Any]]:
     """Return the messages that a known chat template wrote; empty if none did. `with_open` adds what an answer of the
     model begins with, if that is more than a tag.
     """
-    made = (list(_templated(text, *template, with_open=with_open)) for template in _TEMPLATES)
-    return next((messages for messages in made if messages), [])
+    parsed = (list(_parse_template(text, *template, with_open=with_open)) for template in _TEMPLATES)
+    return next((messages for messages in parsed if messages), [])
 
 
-def _templated(
+def _parse_template(
     text: str, header: re.Pattern[str], closing: str, *, with_open: bool = False
 ) -> Iterator[dict[str, Any]]:
     """Yield the messages that a chat template wrote: a header with the role, then content up to a closing token. The
@@ -249,7 +251,7 @@ def _templated(
         closed = text.find(closing, opened.end())
         content = text[opened.end() : closed if closed >= 0 else None]
         if closed >= 0 or opened[1] != "assistant":
-            yield from _inserted(opened[1], content, is_cut=closed < 0)
+            yield from _make_inserted(opened[1], content, is_cut=closed < 0)
         elif with_open and content.strip() not in _EMPTY:
             yield assistant_message(content)
         if closed < 0:
@@ -259,7 +261,7 @@ def _templated(
         yield {"role": "user", "content": beside}
 
 
-def _inserted(role: str, content: str, *, is_cut: bool) -> list[dict[str, Any]]:
+def _make_inserted(role: str, content: str, *, is_cut: bool) -> list[dict[str, Any]]:
     """Return an inserted message. Tools' answers have the role user in Qwen's template, all of them together in one
     message, and ipython in Llama's.
     """
@@ -277,7 +279,7 @@ def linked(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Add to tools' answers the ids of the calls before them, if there are as many of both, and return the list."""
     for i, message in enumerate(messages):
         calls = message.get("tool_calls") or ()
-        answers = list(takewhile(lambda it: it["role"] == "tool", messages[i + 1 :])) if calls else []
+        answers = list(takewhile(lambda following: following["role"] == "tool", messages[i + 1 :])) if calls else []
         if len(answers) == len(calls):
             for call, answer in zip(calls, answers, strict=True):
                 answer.setdefault("tool_call_id", call.get("id"))

@@ -32,15 +32,15 @@ def end_of(
     """Return the columns about a row's end: status, stop reason, error, and whether a tool's answer had no room.
     `actions` are its stored entries, and `by_tools` says if it `acts_by_tools`.
     """
-    broken, failed = _failed_call(row), _reported(row, "error")
+    broken, failed = _failed_call(row), _read_reported(row, "error")
     failure = (without_keys(failed["error"]), failed.get("reason")) if failed else None
-    unanswered = _unanswered(row, moves) if row.failures else None
+    unanswered = _find_unanswered(row, moves) if row.failures else None
     error = broken.error if broken else next((line for line, _ in filter(None, (failure, unanswered))), None)
     if broken:
         reason = error_reason(broken)
     elif failure:
         reason = _raised_reason(*failure)
-    elif reported := _reported(row, "stop").get("reason"):
+    elif reported := _read_reported(row, "stop").get("reason"):
         reason = StopReason(reported)
     elif unanswered:
         reason = _raised_reason(*unanswered)
@@ -148,13 +148,13 @@ def _last_episode(row: RowCalls, moves: Moves) -> Moves:
     return [call for call in (*moves, *inner) if call.order > begin]
 
 
-def _reported(row: RowCalls, kind: str) -> dict[str, Any]:
+def _read_reported(row: RowCalls, kind: str) -> dict[str, Any]:
     """Return the last "error" or "stop" that the function itself reported for the row; {} without any."""
     notes = [note.values for note in row.notes if note.kind == kind]
     return dict(orjson.loads(notes[-1])) if notes else {}
 
 
-def _unanswered(row: RowCalls, moves: Moves) -> Raised | None:
+def _find_unanswered(row: RowCalls, moves: Moves) -> Raised | None:
     """Return the error of the last call of the model that plays the row, if nothing came after it and the episode was
     not over; else None. A failed call is no loss if another one, made at the same time, was answered.
     """

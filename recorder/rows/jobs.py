@@ -102,7 +102,7 @@ class ReturnedJob(EndedJob, tag="returned"):
             self.call.drop_text()
             return ColumnsJob(self.call, [{} for _ in self.call.prompts])
         rows = range(len(self.call.prompts))
-        return HeaderJob.of(self.call, [_header(self.output, i, {"returned": self.returned}) for i in rows])
+        return HeaderJob.of(self.call, [_header(self.output, index, {"returned": self.returned}) for index in rows])
 
 
 class FinishedJob(EndedJob, tag="finished"):
@@ -143,17 +143,17 @@ class FailedJob(EndedJob, tag="failed"):
     def without_payload(self) -> "HeaderJob":
         """Keep their error, its traceback, and when it happened."""
         error = f"{self.error[:_ERROR_SHOWN]} ({_TEXT_DROPPED})"
-        headers = [self.ended(i) | {"error": error} for i in range(len(self.call.prompts))]
+        headers = [self.ended(index) | {"error": error} for index in range(len(self.call.prompts))]
         return HeaderJob.of(self.call, headers, self.trace)
 
-    def ended(self, i: int) -> dict[str, Any]:
-        """Return the columns of row `i` about its end."""
+    def ended(self, index: int) -> dict[str, Any]:
+        """Return the columns of row `index` about its end."""
         return {
             "returned": self.returned,
             "status": self.status,
             "error": self.error,
             "stop_reason": StopReason.EXCEPTION if self.status == Status.ERROR else StopReason.ABORTED,
-            "task": self.call.tasks[i] or prompt_task(self.call.prompts[i]),
+            "task": self.call.tasks[index] or prompt_task(self.call.prompts[index]),
         }
 
 
@@ -218,11 +218,11 @@ def reward_columns(
     return {**columns, "odd_rewards": odd or None}
 
 
-def _header(output: Output | None, i: int, columns: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the columns of row `i` without its text: `columns`, and those that are quickly read from `output`."""
+def _header(output: Output | None, index: int, columns: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the columns of row `index` without its text: `columns`, and those that are quickly read from `output`."""
     header: dict[str, Any] = {"error": _TEXT_DROPPED, **columns}
     if output is not None:
-        header |= output.lengths(i)
+        header |= output.lengths(index)
         if len(output.others) <= _QUICK_BYTES:
-            header["rollout_reward"] = rollout_reward(output.extras(i))
+            header["rollout_reward"] = rollout_reward(output.extras(index))
     return header

@@ -22,13 +22,13 @@ _PREVIEW = 120
 _order = itemgetter(0)
 
 
-def prompt_of(call: RolloutCall, i: int) -> list[dict[str, Any]]:
-    """Return the messages of row `i`'s prompt."""
-    return chat_parser.prompt_messages(orjson.loads(call.prompts[i]))
+def prompt_of(call: RolloutCall, index: int) -> list[dict[str, Any]]:
+    """Return the messages of row `index`'s prompt."""
+    return chat_parser.prompt_messages(orjson.loads(call.prompts[index]))
 
 
 def messages_of(
-    call: RolloutCall, i: int, row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None
+    call: RolloutCall, index: int, row: RowCalls, tokens: Tokens | None, spelling: chat_parser.Spelling | None
 ) -> tuple[list[dict[str, Any]], SentPrompt | None]:
     """Return a row's messages, from its tokens, else from those sent to the last generation, else from all calls; and
     how far the prompt in them is the dataset's, None if nothing tells what was sent.
@@ -37,13 +37,13 @@ def messages_of(
         joined = joined_turns(row, tokens)
         heard = (turn.sequence.context for turn in row.turns if turn.start == 0)
         sent_ids = next((ids for ids in heard if ids is not None), tokens.prompt_ids)
-        prompt, kind = spelling.prompt(call.prompts[i], sent_ids)
+        prompt, kind = spelling.prompt(call.prompts[index], sent_ids)
         if joined:
             spelled = ((spelling.whole(ids), spelling.whole(sampled), spelling.of(sampled)) for ids, sampled in joined)
             return chat_parser.linked(chat_parser.turns_messages(spelled, prompt)), kind
         answered = chat_parser.completion_messages(spelling, tokens.completion_ids, known_mask(row, tokens))
         return prompt + chat_parser.linked(answered), kind
-    prompt_given = prompt_of(call, i)
+    prompt_given = prompt_of(call, index)
     if not row.turns:
         return prompt_given, None
     sequences = [turn.sequence for turn in row.turns]
@@ -51,7 +51,7 @@ def messages_of(
         texts = [(orjson.loads(sequence.messages or b""), sequence.text or "") for sequence in sequences]
         whole = texts[0][0]
         prompt, kind = compare_prompt(prompt_given, chat_parser.templated(whole, with_open=True), whole)
-        spelled = ((asked, sampled, sampled) for asked, sampled in texts)
+        spelled = ((context, sampled, sampled) for context, sampled in texts)
         return chat_parser.linked(chat_parser.turns_messages(spelled, prompt)), kind
     last, first = row.turns[-1], _sent(row.turns[0])
     if last.sequence.messages is not None:
@@ -60,7 +60,7 @@ def messages_of(
         kind = compare_messages(prompt_given, first if first and sent[: len(first)] == first else sent)
         return [*_with_reasoning(sent, row.turns[:-1]), *filter(None, [_reply(last)])], kind
     ordered = [(turn.order, _reply(turn)) for turn in row.turns]
-    ordered += [(step.order, _observed(step)) for step in row.environment_calls if step.order < last.order]
+    ordered += [(step.order, _observation_message(step)) for step in row.environment_calls if step.order < last.order]
     ordered.sort(key=_order)
     kind = compare_messages(prompt_given, first) if first else None
     return (first or prompt_given) + chat_parser.linked(
@@ -82,29 +82,29 @@ def _with_reasoning(sent: list[dict[str, Any]], turns: Sequence[Turn]) -> list[d
             message.setdefault("reasoning_content", message.pop("reasoning"))
     replies = [_reply(turn) or {} for turn in turns]
     if any(reply.get("reasoning_content") for reply in replies):
-        same = takewhile(lambda pair: pair[0] == pair[1], zip(sent, _sent(turns[0]), strict=False))
-        count = sum(1 for _ in same)
+        common = takewhile(lambda pair: pair[0] == pair[1], zip(sent, _sent(turns[0]), strict=False))
+        count = sum(1 for _ in common)
         answers = [message for message in sent[count:] if message.get("role") == "assistant"]
         for message, reply in (
-            zip(answers, replies, strict=True) if len(answers) == len(replies) else _matched(answers, replies)
+            zip(answers, replies, strict=True) if len(answers) == len(replies) else _match_replies(answers, replies)
         ):
             if reply.get("reasoning_content") and not message.get("reasoning_content"):
                 message["reasoning_content"] = reply["reasoning_content"]
     return sent
 
 
-def _matched(
+def _match_replies(
     answers: Sequence[dict[str, Any]], replies: Sequence[dict[str, Any]]
 ) -> Iterator[tuple[dict[str, Any], ...]]:
     """Yield the messages with the replies that they repeat, in order."""
-    texts, place = [*map(_said, answers)], 0
+    texts, place = [*map(_content_and_ids, answers)], 0
     for reply in replies:
-        if _said(reply) in texts[place:]:
-            place = texts.index(_said(reply), place) + 1
+        if _content_and_ids(reply) in texts[place:]:
+            place = texts.index(_content_and_ids(reply), place) + 1
             yield answers[place - 1], reply
 
 
-def _said(message: dict[str, Any]) -> tuple[Any, ...]:
+def _content_and_ids(message: dict[str, Any]) -> tuple[Any, ...]:
     calls = message.get("tool_calls")
     ids = [call.get("id") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
     return (str(message.get("content") or "").strip(), *ids)
@@ -120,7 +120,7 @@ def preview(messages: list[dict[str, Any]]) -> str | None:
     return None
 
 
-def _observed(call: EnvironmentCall) -> dict[str, Any] | None:
+def _observation_message(call: EnvironmentCall) -> dict[str, Any] | None:
     """Return an observation as a message: its text, or JSON if it is no text; None for a reset, or without one."""
     if call.observation is None or call.kind == "reset":
         return None

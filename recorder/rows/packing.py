@@ -33,7 +33,7 @@ def packed(changes: Iterable[Change | RowDraft]) -> Batch:
             payloads.append(unpacked_tokens(draft.tokens))
     small, starts = pack_together(payloads)
     following = iter(small)
-    for draft, facts in zip(drafts, _measured(drafts), strict=True):
+    for draft, facts in zip(drafts, _measure(drafts), strict=True):
         change, content = draft.change, next(following)
         change.columns = {**facts, **change.columns}
         change.content, change.content_start = content.data, content.start
@@ -44,15 +44,15 @@ def packed(changes: Iterable[Change | RowDraft]) -> Batch:
     return Batch.merged([*rows, *(StartChange(*start) for start in starts.items())])
 
 
-def _measured(drafts: Sequence[RowDraft]) -> list[Facts]:
+def _measure(drafts: Sequence[RowDraft]) -> list[Facts]:
     """Return for each draft the columns that are measured for all drafts together; none if that fails."""
     facts: list[Facts] = [{} for _ in drafts]
-    texts = {i: draft.answers for i, draft in enumerate(drafts) if draft.answers is not None}
-    tokens = {i: arrays for i in texts if (arrays := drafts[i].tokens) is not None}
+    texts = {place: draft.answers for place, draft in enumerate(drafts) if draft.answers is not None}
+    tokens = {place: arrays for place in texts if (arrays := drafts[place].tokens) is not None}
     with guard("measuring texts"):
-        for i, of_texts in zip(texts, text_facts([*texts.values()]), strict=True):
-            facts[i].update(of_texts)
+        for place, of_texts in zip(texts, text_facts([*texts.values()]), strict=True):
+            facts[place].update(of_texts)
     with guard("measuring tokens"):
-        for i, of_tokens in zip(tokens, token_facts([*tokens.values()]), strict=True):
-            facts[i].update(of_tokens)
+        for place, of_tokens in zip(tokens, token_facts([*tokens.values()]), strict=True):
+            facts[place].update(of_tokens)
     return facts

@@ -86,24 +86,25 @@ class RolloutCall(Struct, array_like=True, eq=False):
     group: str | None = None  # group of the one row of an explicit run; None in a batch, where the index determines it
     generation: int | None = None  # its number within that; None in a batch, likewise
     left_out: set[int] = field(default_factory=set)  # indices of rows of which `options.edit` stores nothing
-    asked: list[int] | None = None  # (N) keys of the prompts before resets added to them; None if they are `prompts`
+    # (N) keys of the prompts before resets added to them; None if they are `prompts`.
+    prompt_keys: list[int] | None = None
 
-    def change(self, i: int, columns: Mapping[str, Any]) -> RowChange:
-        """Return a change of row `i`'s columns."""
-        index = self.first + i
+    def change(self, index: int, columns: Mapping[str, Any]) -> RowChange:
+        """Return a change of row `index`'s columns."""
+        number = self.first + index
         identity = {
             "eval_name": self.eval_name,
             "mode": self.mode,
             "step": self.step,
             "policy_step": self.policy_step,
             "epoch": self.epoch,
-            "group": self.group or f"{self.run}/{self.mode}/{self.batch}/{index // self.generations}",
-            "generation": index % self.generations if self.generation is None else self.generation,
+            "group": self.group or f"{self.run}/{self.mode}/{self.batch}/{number // self.generations}",
+            "generation": number % self.generations if self.generation is None else self.generation,
             "process": self.process,
             "model": self.model,
             "created": self.created,
         }
-        uid = f"{self.launch}/{self.batch}/{index}" + (f"/{self.attempt}" if self.attempt else "")
+        uid = f"{self.launch}/{self.batch}/{number}" + (f"/{self.attempt}" if self.attempt else "")
         return RowChange(self.run, uid, identity, columns)
 
     @property

@@ -27,54 +27,60 @@ Prompt = tuple[list[Message], SentPrompt | None]
 
 
 def compare_prompt(
-    given: list[Message], sent: list[Message], whole: str, respell: Callable[[str], str] = lambda text: text
+    prompt_given: list[Message], sent: list[Message], whole: str, respell: Callable[[str], str] = lambda text: text
 ) -> Prompt:
     """Return the messages that were sent, and how far they are the dataset's.
 
     Args:
-        given: the dataset's prompt.
+        prompt_given: the dataset's prompt.
         sent: the messages that a known chat template wrote; empty if it is not known.
         whole: the text that was sent, with special tokens.
         respell: encodes and decodes a text, as the tokenizer may lose some of it, such as its capitals.
     """
     if not whole:
-        return given, None
-    texts = [_text(message) for message in given]
+        return prompt_given, None
+    texts = [_text(message) for message in prompt_given]
     if texts == [whole.strip()]:  # as it is, with a template's marks in it
-        return given, SentPrompt.DATASET
+        return prompt_given, SentPrompt.DATASET
     as_one = [{"role": "user", "content": whole.strip()}]
     for spell in (str, respell):
         spelled = [spell(text).strip() for text in texts]
-        prompt = _of_template(given, spelled, sent) if sent else _of_text(given, spelled, as_one)
+        prompt = _of_template(prompt_given, spelled, sent) if sent else _of_text(prompt_given, spelled, as_one)
         if prompt is not None:
             return prompt
     return sent or as_one, SentPrompt.OTHER
 
 
-def compare_messages(given: list[Message], sent: list[Message]) -> SentPrompt | None:
+def compare_messages(prompt_given: list[Message], sent: list[Message]) -> SentPrompt | None:
     """Return how far messages that a client sent are the dataset's; None if that has none."""
-    prompt = _of_template(given, [_text(message) for message in given], sent)
+    prompt = _of_template(prompt_given, [_text(message) for message in prompt_given], sent)
     return SentPrompt.OTHER if prompt is None else prompt[1]
 
 
-def _of_template(given: list[Message], texts: Sequence[str], sent: list[Message]) -> Prompt | None:
+def _of_template(prompt_given: list[Message], texts: Sequence[str], sent: list[Message]) -> Prompt | None:
     """Return None if a message of the dataset was not sent, or not in their order."""
-    left = [(message, text) for message, text in zip(given, texts, strict=True) if text or message.get("tool_calls")]
+    left = [
+        (message, text) for message, text in zip(prompt_given, texts, strict=True) if text or message.get("tool_calls")
+    ]
     if not left:
         return sent, None
     messages, is_same = list[Message](), True
-    for i, message in enumerate(sent):
+    for place, message in enumerate(sent):
         if left and _is_equal(*left[0], message):
             messages.append(left.pop(0)[0])
             continue
-        if left and _is_within(*left[0], message) and not any(_is_equal(*left[0], it) for it in sent[i + 1 :]):
+        if (
+            left
+            and _is_within(*left[0], message)
+            and not any(_is_equal(*left[0], later) for later in sent[place + 1 :])
+        ):
             left.pop(0)
         messages.append(message)
         is_same = False
     return None if left else (messages, SentPrompt.DATASET if is_same else SentPrompt.EXTENDED)
 
 
-def _of_text(given: list[Message], texts: Sequence[str], as_one: list[Message]) -> Prompt | None:
+def _of_text(prompt_given: list[Message], texts: Sequence[str], as_one: list[Message]) -> Prompt | None:
     """Return the same as `_of_template`; a kind of None for a few words that an unknown template may have written."""
     whole: str = as_one[0]["content"]
     if not any(texts):
@@ -86,28 +92,28 @@ def _of_text(given: list[Message], texts: Sequence[str], as_one: list[Message]) 
         beside = beside.replace(text, " ", 1)
     count = _letters(beside)
     if not count:
-        return given, SentPrompt.DATASET
+        return prompt_given, SentPrompt.DATASET
     begins = len(texts) == 1 and not _letters(whole.partition(texts[0])[0])
-    return as_one, SentPrompt.EXTENDED if begins or count >= _MUCH * (len(given) + 1) else None
+    return as_one, SentPrompt.EXTENDED if begins or count >= _MUCH * (len(prompt_given) + 1) else None
 
 
 def _letters(text: str) -> int:
     return sum(map(str.isalnum, _GLUE.sub("", text)))
 
 
-def _is_equal(given: Message, text: str, sent: Message) -> bool:
-    words, roles = _text(sent), (given.get("role"), sent.get("role"))
+def _is_equal(message: Message, text: str, sent: Message) -> bool:
+    words, roles = _text(sent), (message.get("role"), sent.get("role"))
     if "assistant" in roles:  # a template may leave out its reasoning, and writes its calls as text
-        is_said = bool(given.get("tool_calls")) or text.rpartition("</think>")[2].strip() == words
+        is_said = bool(message.get("tool_calls")) or text.rpartition("</think>")[2].strip() == words
         return is_said and roles[0] == roles[1]
-    if isinstance(given.get("content"), list):  # ids hold its texts, and tokens that stand for the rest
+    if isinstance(message.get("content"), list):  # ids hold its texts, and tokens that stand for the rest
         bare = ["".join(_GLUE.sub("", words_of).split()) for words_of in (text, words)]
         return bare[0] == bare[1]
     return text == words
 
 
-def _is_within(given: Message, text: str, sent: Message) -> bool:
-    return given.get("role") == sent.get("role") != "assistant" and text != "" and is_in(text, _text(sent))
+def _is_within(message: Message, text: str, sent: Message) -> bool:
+    return message.get("role") == sent.get("role") != "assistant" and text != "" and is_in(text, _text(sent))
 
 
 def _text(message: Message) -> str:

@@ -28,7 +28,7 @@ def asked_key(prompt: bytes) -> int:
 def name_task(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
     """Return a task's name as `record(task=...)` defines it; if that fails, the name is made from the prompt's JSON."""
     with guard("naming a task"):
-        return shortened(_named(task, row, prompt))
+        return shortened(_read_name(task, row, prompt))
     return prompt_task(prompt)
 
 
@@ -51,7 +51,7 @@ def returned_tasks(
     return list(tasks)
 
 
-def _named(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
+def _read_name(task: Task | None, row: dict[str, Any], prompt: bytes) -> str:
     """Return the name from a dataset row; raise a LogsUIError if the column that the user named is not there."""
     if callable(task):
         return str(task(row))

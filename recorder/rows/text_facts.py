@@ -161,8 +161,8 @@ def _of_actions(
     actions = [action for entry in entries if (action := entry["action"]) is not None]
     sent = [_canonical(action) for action in actions]
     are_different = len(set(sent)) == len(sent)
-    streaks = [sum(1 for _ in same) for _, same in groupby(sent)]
-    unsaid = _unsaid(entries, messages)
+    streaks = [sum(1 for _ in repeats) for _, repeats in groupby(sent)]
+    unsaid = _list_unsaid(entries, messages)
     is_played = bool(sent) or any(entry["turn"] == 0 for entry in entries)
     return {
         "env_steps": len(sent) if is_played else None,
@@ -172,15 +172,15 @@ def _of_actions(
         "action_streak": max(streaks, default=None),
         "action_tail": streaks[-1] if streaks else None,
         "repeats": None if len(sent) < 2 else 0.0 if are_different else _repeats(entries, sent),
-        "first_action": _shown(actions[0]) if sent else None,
-        "last_action": _shown(actions[-1]) if sent else None,
+        "first_action": _shorten_action(actions[0]) if sent else None,
+        "last_action": _shorten_action(actions[-1]) if sent else None,
         "unsaid_actions": None if unsaid is None else len(unsaid),
         "unsaid_action": Counter(unsaid).most_common(1)[0][0] if unsaid else None,
-        "observation_keys": _observed(entries),
+        "observation_keys": _list_observation_keys(entries),
     }
 
 
-def _observed(entries: Sequence[Mapping[str, Any]]) -> str | None:
+def _list_observation_keys(entries: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the keys of the observations, each once, the most frequent 16; the first one once more if it stands for
     most of three or more. What follows an answer without an action shows nothing about the environment.
     """
@@ -205,10 +205,10 @@ def _has_failed(entry: Mapping[str, Any]) -> bool:
     """
     if entry["error"] is not None and entry["observation"] is None:
         return True
-    made = (entry.get("metadata") or {}).get("calls")  # an environment may have metadata of its own under this name
-    if not isinstance(made, list):
+    calls = (entry.get("metadata") or {}).get("calls")  # an environment may have metadata of its own under this name
+    if not isinstance(calls, list):
         return False
-    return any(_has_failed(call) for call in made if isinstance(call, dict) and call.keys() >= _ENTRY)
+    return any(_has_failed(call) for call in calls if isinstance(call, dict) and call.keys() >= _ENTRY)
 
 
 def _failures(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> list[bool] | None:
@@ -231,7 +231,7 @@ def _failures(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> list[b
 def _of_failures(failures: Sequence[bool] | None) -> Facts:
     if failures is None:
         return {"parse_failures": None, "parse_streak": None, "parse_tail": None}
-    runs = [sum(1 for _ in same) for failed, same in groupby(failures) if failed]
+    runs = [sum(1 for _ in repeats) for failed, repeats in groupby(failures) if failed]
     tail = runs[-1] if failures[-1] else 0  # back to the last turn that did not fail
     return {"parse_failures": sum(failures), "parse_streak": max(runs, default=0), "parse_tail": tail}
 
@@ -272,7 +272,7 @@ def _verdict_of(heard: Any) -> int | None:
     return _first_verdict([text for name in _SPOKEN if isinstance(text := heard.get(name), str)])
 
 
-def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]) -> list[str] | None:
+def _list_unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str, Any]]) -> list[str] | None:
     """Return the beginnings of those actions that do not occur in the answer before them, as if the rollout function
     had sent an action of its own; None if no action follows an answer. Of a tool that an answer without tool calls
     asks for, only the name has to occur: its text may write the arguments in a form of its own.
@@ -294,7 +294,7 @@ def _unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mapping[str
         action, calls_of_turn = entry["action"], called[entry["turn"]]
         is_named = not calls_of_turn and isinstance(action, dict) and action.keys() == CALL
         if not occurs([action["name"]] if is_named else action, f"{entry['text']}\n{calls_of_turn}"):
-            actions.append(_shown(action))
+            actions.append(_shorten_action(action))
     return actions
 
 
@@ -333,14 +333,14 @@ def _repeats(entries: Sequence[Mapping[str, Any]], sent: Sequence[str]) -> float
     """Return the share (0 to 1) of moves that repeat an earlier one at the same observation, or the share of moves that
     go round the same actions; the larger of the two.
     """
-    seen: set[tuple[bytes, str]] = set()
+    distinct_moves: set[tuple[bytes, str]] = set()
     observation, moves = b"", iter(sent)
     for entry in entries:
         if entry["action"] is not None:
-            seen.add((observation, next(moves)))
+            distinct_moves.add((observation, next(moves)))
         if entry["observation"] is not None:
             observation = orjson.dumps(entry["observation"], option=orjson.OPT_SORT_KEYS)
-    return max(len(sent) - len(seen), _in_rounds(sent)) / len(sent)
+    return max(len(sent) - len(distinct_moves), _in_rounds(sent)) / len(sent)
 
 
 def _in_rounds(sent: Sequence[str]) -> int:
@@ -379,8 +379,8 @@ def _compressions(texts: Sequence[str]) -> Iterator[float]:
 
 def _of_messages(messages: Sequence[Mapping[str, Any]]) -> Facts:
     """Compute the keys of a rollout without token ids, from its messages."""
-    asked = next((i for i, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
-    prompt, completion = _sorted_json(messages[:asked]), _sorted_json(messages[asked:])
+    prompt_length = next((i for i, message in enumerate(messages) if message.get("role") == "assistant"), len(messages))
+    prompt, completion = _sorted_json(messages[:prompt_length]), _sorted_json(messages[prompt_length:])
     return {"prompt_key": _key(prompt), "completion_key": _key(completion), "mean_logprob": None}
 
 
@@ -440,5 +440,5 @@ def _means(rollouts: Sequence[Tokens]) -> Iterator[float | None]:
     return (total / number if number else None for total, number in zip(sums, numbers, strict=True))
 
 
-def _shown(action: Any) -> str:
+def _shorten_action(action: Any) -> str:
     return column(written_action(action)[:_SHOWN]) or ""

@@ -25,7 +25,9 @@ def spelling_of(call: RolloutCall) -> chat_parser.Spelling | None:
     with guard("spelling answers"):
         spelling = chat_parser.Spelling(call.source.tokenizer)
         answers = [
-            (made.sampling.get("stop"), sequence) for made in call.calls.generations for sequence in made.sequences
+            (generation.sampling.get("stop"), sequence)
+            for generation in call.calls.generations
+            for sequence in generation.sequences
         ]
         spelling.learn([answer.sampled for _, answer in answers if answer.sampled is not None], [])
         for stop, answer in answers:
@@ -70,7 +72,7 @@ def unfinished_tokens(row: RowCalls) -> Tokens | None:
 
 def all_sampled(row: RowCalls) -> dict[str, int]:
     """Return the column of tokens sampled in all calls of such a row; nothing if the count of a call is not known."""
-    counts = [other.tokens for turn in row.turns for other in (turn.sequence, *turn.others)]
+    counts = [sequence.tokens for turn in row.turns for sequence in (turn.sequence, *turn.others)]
     recorded = [count for count in counts if count is not None]
     return {"completion_tokens": sum(recorded)} if recorded and len(recorded) == len(counts) else {}
 
@@ -152,8 +154,8 @@ def with_logprobs(row: RowCalls, tokens: Tokens | None) -> Tokens | None:
     ids = tokens.completion_ids
     logprobs = None
     for turn in row.turns:
-        sampled, seen, start = turn.sequence.sampled, turn.sequence.logprobs, turn.start
-        if seen is None or sampled is None or start is None or len(seen) != len(sampled):
+        sampled, recorded, start = turn.sequence.sampled, turn.sequence.logprobs, turn.start
+        if recorded is None or sampled is None or start is None or len(recorded) != len(sampled):
             continue
         returned = ids[start : start + len(sampled)]
         length = len(returned)  # less if the row's end cut it off
@@ -164,5 +166,5 @@ def with_logprobs(row: RowCalls, tokens: Tokens | None) -> Tokens | None:
         if logprobs is None:
             logprobs = np.full(len(ids), np.nan, np.float16)
         with np.errstate(over="ignore"):  # float16 has no number below -65,504: such a log-prob becomes -inf
-            logprobs[start : start + length] = seen[:length]
+            logprobs[start : start + length] = recorded[:length]
     return tokens if logprobs is None else replace(tokens, logprobs=logprobs)

@@ -47,6 +47,6 @@ def add_column(connection: Connection, column: Column[object]) -> None:
     themselves by `create(connection)`: an index takes 1.7 s for a million rows, and meanwhile nobody can write.
     """
     table = connection.dialect.identifier_preparer.format_table(column.table)
-    made = CreateColumn(column).compile(dialect=connection.dialect)
+    definition = CreateColumn(column).compile(dialect=connection.dialect)
     keys = "".join(f" REFERENCES {key.column.table.name} ({key.column.name})" for key in column.foreign_keys)
-    connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {made}{keys}")
+    connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {definition}{keys}")

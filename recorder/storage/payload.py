@@ -111,7 +111,7 @@ def pack_together(payloads: Sequence[Unpacked]) -> tuple[list[Packed], dict[int,
     """
     again = _again(payloads)
     ids: dict[bytes, int] = {}
-    named: list[int | None] = [None] * len(payloads)
+    start_ids: list[int | None] = [None] * len(payloads)
     rests: list[bytes] = list(payloads)
     for place in again:
         end = payloads[place].start
@@ -119,9 +119,9 @@ def pack_together(payloads: Sequence[Unpacked]) -> tuple[list[Packed], dict[int,
         if start not in ids:
             # 63 bits of a hash: among a million starts, two have the same with a probability of 5e-8.
             ids[start] = int.from_bytes(blake2b(start, digest_size=8).digest(), "little") >> 1
-        named[place] = ids[start]
+        start_ids[place] = ids[start]
     small = pack([*rests, *ids])
-    packed = list(map(Packed, small, named))
+    packed = list(map(Packed, small, start_ids))
     return packed, dict(zip(ids.values(), small[len(payloads) :], strict=True))
 
 

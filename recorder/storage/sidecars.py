@@ -47,8 +47,8 @@ class Sidecar:
     @cache  # noqa: B019 - of two sidecars, which live as long as the process
     def create(self) -> tuple[str, ...]:
         """Return statements that create missing tables, with the schema in their names."""
-        made = [CreateTable(table, if_not_exists=True) for table in self.metadata.sorted_tables]
-        return (*self.virtual, *(str(statement.compile(dialect=sqlite.dialect())) for statement in made))
+        statements = [CreateTable(table, if_not_exists=True) for table in self.metadata.sorted_tables]
+        return (*self.virtual, *(str(statement.compile(dialect=sqlite.dialect())) for statement in statements))
 
     def path(self, db: Path) -> Path:
         """Return the path that is written; the file need not exist."""

@@ -91,9 +91,9 @@ class Run(Table, table=True):
         source = self.config.get("import")
         return source if isinstance(source, dict) and "format" in source else {}
 
-    def lacks(self, what: Lack) -> bool:
+    def lacks(self, data: Lack) -> bool:
         """Return True if the files of an imported run do not hold this."""
-        return what in self.imported.get("lacks", ())
+        return data in self.imported.get("lacks", ())
 
     def lacks_figure(self, figure: str) -> bool:
         """Return True if the files of an imported run do not hold what `errors`, `truncated` or `stop:REASON` count."""

@@ -58,8 +58,8 @@ def look_at(db: str | os.PathLike[str] | None = None) -> Info:
     take_in_before_reading(address)
     with as_it_is(address) as engine, engine.connect() as connection:
 
-        def count(what: object) -> int:
-            return int(connection.scalar(select(what)) or 0)  # type: ignore[call-overload]
+        def count(expression: object) -> int:
+            return int(connection.scalar(select(expression)) or 0)  # type: ignore[call-overload]
 
         program = "SQLite" if isinstance(address, Path) else "PostgreSQL"
         version = sqlite3.sqlite_version_info if isinstance(address, Path) else connection.dialect.server_version_info

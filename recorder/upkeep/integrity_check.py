@@ -65,23 +65,23 @@ def check(db: str | os.PathLike[str] | None = None, *, thorough: bool = False) -
             ("prompts", lambda: _unused_prompts(address, engine)),
             ("spool", lambda: _spool(address, engine)),
         ]
-        for what, run in checks:
+        for name, run in checks:
             try:
                 yield from run()
             except SQLDatabaseError as error:  # a damaged page may stop a query: the other checks still run
-                yield Finding(what, is_whole=False, said=f"cannot be read: {error.orig}. {_RESTORE}")
+                yield Finding(name, is_whole=False, said=f"cannot be read: {error.orig}. {_RESTORE}")
 
 
 def _pages(address: Address, engine: Engine, pragma: str) -> Iterator[Finding]:
     for schema in ("main", *(sidecar.schema for sidecar in SIDECARS)) if isinstance(address, Path) else ():
         with engine.connect() as connection:
             problem = connection.exec_driver_sql(f"PRAGMA {schema}.{pragma}(1)").scalar_one()
-        what = "pages" if schema == "main" else f"pages of {schema}"
+        name = "pages" if schema == "main" else f"pages of {schema}"
         if problem == "ok":
-            yield Finding(what, is_whole=True, said=f"whole ({pragma})")
+            yield Finding(name, is_whole=True, said=f"whole ({pragma})")
         else:
             todo = _RESTORE if schema == "main" else _RESTORE_SIDECAR[schema]
-            yield Finding(what, is_whole=False, said=f"damaged: {' '.join(problem.split())}. {todo}")
+            yield Finding(name, is_whole=False, said=f"damaged: {' '.join(problem.split())}. {todo}")
 
 
 def _references(address: Address, engine: Engine) -> Iterator[Finding]:

@@ -367,10 +367,10 @@ def _copy_notes(db: Engine, target: Address, uid: str) -> None:
     with disposed(sidecar_engine(NOTES, target)) as engine, engine.begin() as connection:
         for table, rows in rows_by_table.items():
             for row in rows:
-                same = and_(*(key == row[key.name] for key in table.primary_key))
-                changed = connection.scalar(select(table.c.changed).where(same))
+                is_same_row = and_(*(key == row[key.name] for key in table.primary_key))
+                changed = connection.scalar(select(table.c.changed).where(is_same_row))
                 if changed is None or changed < row["changed"]:
-                    connection.execute(table.delete().where(same))
+                    connection.execute(table.delete().where(is_same_row))
                     connection.execute(table.insert(), row)
 
 

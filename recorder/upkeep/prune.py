@@ -125,13 +125,13 @@ def prune(
         if any(term.field in SEARCHED for term in chosen.terms):
             for chosen_run in runs:
                 catch_up(address, engine, chosen_run.run_id, partial(progress, "indexing texts"))
-        counts, size, kept = dict[str, int](), 0, 0
+        counts, size, all_spared = dict[str, int](), 0, 0
         for number, chosen_run in enumerate(runs, 1):
             count, of_run, spared = chosen_run.count()
             counts |= {chosen_run.run.uid: count} if count else {}
-            size, kept = size + of_run, kept + spared
+            size, all_spared = size + of_run, all_spared + spared
             progress("counting", number, len(runs))
-        result = Pruned(counts, size, kept)
+        result = Pruned(counts, size, all_spared)
         if dry_run:
             return result
         with small_transactions.writing(address) as steady:

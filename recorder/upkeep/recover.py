@@ -70,7 +70,7 @@ def recover(old: str | os.PathLike[str], new: str | os.PathLike[str], progress: 
         errors_in_plain_words(target),
         TemporaryDirectory(dir=target.absolute().parent, prefix=f"{target.name}-") as folder,
     ):
-        damaged, read, made = (Path(folder, f"{name}.db") for name in ("damaged", "read", "made"))
+        damaged, read, merged = (Path(folder, f"{name}.db") for name in ("damaged", "read", "made"))
         with errors_in_plain_words(source):
             shutil.copyfile(source, damaged)
             for ending in ("-wal", "-journal"):
@@ -83,9 +83,9 @@ def recover(old: str | os.PathLike[str], new: str | os.PathLike[str], progress: 
             except sqlite3.DatabaseError:
                 _NOTES.path(read).unlink(missing_ok=True)
                 tables.append(Recovered("notes"))
-        writing_engine(made).dispose()
-        merge([read], made, progress=progress)
-        for path, place in ((_NOTES.path(made), _NOTES.path(target)), (made, target)):
+        writing_engine(merged).dispose()
+        merge([read], merged, progress=progress)
+        for path, place in ((_NOTES.path(merged), _NOTES.path(target)), (merged, target)):
             with suppress(FileNotFoundError):  # without notes
                 path.rename(place)
     return tables
@@ -145,10 +145,10 @@ def _copy_table(db: sqlite3.Connection, into: sqlite3.Connection, table: sa.Tabl
     columns = [column for column in table.columns if column.name in there]
     names = ", ".join(f'"{column.name}"' for column in columns)
     insertion = f"INSERT OR IGNORE INTO {name} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
-    named, owner = set[int](), "evaluation_row" if is_payload else name
+    listed_ids, owner = set[int](), "evaluation_row" if is_payload else name
     for _, index, *_ in db.execute(f"PRAGMA index_list({owner})").fetchall():
         with suppress(sqlite3.Error):  # it is damaged, or has only some of the rows, or these have no ids
-            named.update(row_id for (row_id,) in db.execute(f'SELECT rowid FROM {owner} INDEXED BY "{index}"'))  # noqa: S608
+            listed_ids.update(row_id for (row_id,) in db.execute(f'SELECT rowid FROM {owner} INDEXED BY "{index}"'))  # noqa: S608
             recovered.is_sure = True
 
     def copy(key: Any, row: tuple[Any, ...]) -> None:
@@ -157,7 +157,7 @@ def _copy_table(db: sqlite3.Connection, into: sqlite3.Connection, table: sa.Tabl
             is_new = _is_whole(into, columns, row) and into.execute(insertion, row).rowcount > 0
             recovered.rows, recovered.missing = recovered.rows + is_new, recovered.missing + (not is_new)
             if len(seen) % _SHOWN == 0:
-                progress(f"reading {name}", len(seen), max(len(seen), len(named)))
+                progress(f"reading {name}", len(seen), max(len(seen), len(listed_ids)))
 
     for key, path in _TAGS if name == "row_tag" else _ROWS:  # from both ends, up to what is damaged
         with suppress(sqlite3.Error, MemoryError):  # a damaged length may be huge
@@ -165,10 +165,10 @@ def _copy_table(db: sqlite3.Connection, into: sqlite3.Connection, table: sa.Tabl
                 copy(row[0], row[1:])
             recovered.is_sure = True
             break
-    last = max((row_id for row_id in named | seen if isinstance(row_id, int)), default=0)  # tags have none
-    tried = named if recovered.is_sure else named.union(range(min(last, _MOST) + _PROBES))
+    last = max((row_id for row_id in listed_ids | seen if isinstance(row_id, int)), default=0)  # tags have none
+    tried = listed_ids if recovered.is_sure else listed_ids.union(range(min(last, _MOST) + _PROBES))
     for row_id in sorted(tried - seen):
-        row, is_missing = None, row_id in named
+        row, is_missing = None, row_id in listed_ids
         with suppress(sqlite3.Error, MemoryError):
             row = db.execute(f"SELECT {names} FROM {name} NOT INDEXED WHERE rowid = ?", [row_id]).fetchone()  # noqa: S608
             is_missing &= row is None and not is_payload  # which not every rollout has

@@ -131,13 +131,13 @@ def under_way(db: Engine | Connection) -> list[str]:
         return under_way(connection)
 
 
-def refuse_under_way(db: Engine | Connection, address: Address, what: str) -> None:
+def refuse_under_way(db: Engine | Connection, address: Address, change: str) -> None:
     """Raise LogsUIError if a run is being recorded into the database, which therefore cannot be `what`."""
     uids = under_way(db)
     if uids:
         runs = f"run {uids[0]} is" if len(uids) == 1 else f"{len(uids)} runs are, as {uids[0]},"
         raise LogsUIError(
-            f"{masked_address(address)} cannot be {what} while {runs} being recorded into it. Wait for its end."
+            f"{masked_address(address)} cannot be {change} while {runs} being recorded into it. Wait for its end."
         )
 
 

@@ -114,7 +114,7 @@ def is_unused() -> ColumnElement[bool]:
 def sweep_starts(steady: Steady) -> int:
     """Delete unused starts; return their bytes. Rollouts that are recorded meanwhile keep theirs."""
     start, size = col(PayloadStart.id), func.length(col(PayloadStart.data))
-    taken = 0
+    freed = 0
     last: int | None = -1
     while last is not None:
         with steady.piece() as connection:
@@ -122,6 +122,6 @@ def sweep_starts(steady: Steady) -> int:
             on_postgres(connection, "LOCK TABLE payload_start IN SHARE ROW EXCLUSIVE MODE")
             some = connection.scalars(select(start).where(start > last).order_by(start).limit(steady.rows)).all()
             gone = delete(PayloadStart).where(start.in_(some), is_unused()).returning(size)
-            taken += sum(connection.scalars(gone))
+            freed += sum(connection.scalars(gone))
             last = max(some, default=None)
-    return taken
+    return freed

@@ -102,8 +102,8 @@ def _docker_or(provider: Any) -> Any:
     """Return an instance of the given provider, or of openenv's for Docker."""
     from openenv.core.containers.runtime import LocalDockerProvider
 
-    made = LocalDockerProvider() if provider is None else _make_provider(provider)
-    return _OneAtATime(made) if isinstance(made, LocalDockerProvider) else made
+    instance = LocalDockerProvider() if provider is None else _make_provider(provider)
+    return _OneAtATime(instance) if isinstance(instance, LocalDockerProvider) else instance
 
 
 def _make_provider(provider: Any) -> Any:

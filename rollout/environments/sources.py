@@ -48,8 +48,8 @@ class Factory:
 
     async def client(self, variables: Variables) -> Any:  # noqa: ARG002
         """Return one more client. Raise what the function raises."""
-        made = self.make() if inspect.iscoroutinefunction(self.make) else await in_thread(self.make)
-        return await made if inspect.isawaitable(made) else made
+        client = self.make() if inspect.iscoroutinefunction(self.make) else await in_thread(self.make)
+        return await client if inspect.isawaitable(client) else client
 
     async def end(self, variables: Variables) -> None:
         """Do nothing: what the function started, the function or its clients end."""

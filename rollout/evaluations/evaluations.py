@@ -307,18 +307,18 @@ def _wired(wiring: Wiring, prompts: Prompts) -> Wiring:
                 f"{', '.join(odd)}: only with an environment, by {', '.join(_PLACES[:-1])} or {_PLACES[-1]}"
             )
         return {"environment": _NoEnvironment, "act": str, "observe": None, "reward": lambda _: None, **wiring}
-    taken = inspect.signature(_maker(wiring)).parameters
-    odd = [name for name in wiring if name not in taken]
+    parameters = inspect.signature(_maker(wiring)).parameters
+    odd = [name for name in wiring if name not in parameters]
     if odd:
         kind = "text environments" if "env_factory" in wiring else "OpenEnv's environments"
         raise ValueError(f"{', '.join(odd)}: not for {kind}")
-    named = prompts.tasks if "tasks" in taken else []
-    if named and wiring.get("tasks"):
+    task_names = prompts.tasks if "tasks" in parameters else []
+    if task_names and wiring.get("tasks"):
         raise ValueError("The dataset's column task and tasks=[...] both name tasks: leave out one of them")
-    if not named:
+    if not task_names:
         return wiring
     PromptTasks(prompts=prompts)
-    return {**wiring, "tasks": named}
+    return {**wiring, "tasks": task_names}
 
 
 def _maker(wiring: Wiring) -> Callable[..., OpenEnvRollouts]:

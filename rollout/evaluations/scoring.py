@@ -166,9 +166,9 @@ class Scoring:
         return [*conversation(prompt), *answer]
 
 
-def task_name(*named: Any) -> str | None:
+def task_name(*candidates: Any) -> str | None:
     """Return the first value that is a name, as recorded rollouts are named."""
-    return next((str(name) for name in named if name is not None), None)
+    return next((str(name) for name in candidates if name is not None), None)
 
 
 def _number(name: str, value: Any) -> float | None:

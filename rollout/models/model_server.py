@@ -125,9 +125,9 @@ class Server:
                 f"sent a reply that is not a completion ({_line(error)})", "Is the address right?"
             ) from error
 
-    def error(self, what: str, advice: str = "") -> GenerationError:
+    def error(self, problem: str, advice: str = "") -> GenerationError:
         """Return one line: which server, what it did, what to do."""
-        line = f"The model server {self._shown} {what}".rstrip(".") + "."
+        line = f"The model server {self._shown} {problem}".rstrip(".") + "."
         return GenerationError(f"{line} {advice.rstrip('.')}{'' if advice.endswith('?') else '.'}" if advice else line)
 
 
@@ -152,7 +152,7 @@ def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:
     if ids:
         more["return_token_ids"] = True
         more["include_stop_str_in_output"] = True if sampling.stop else None
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -160,7 +160,7 @@ def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:
         "stop": list(sampling.stop) or None,
     }
     body = {name: value for name, value in more.items() if value is not None}
-    return {name: value for name, value in asked.items() if value is not None} | {"extra_body": body}
+    return {name: value for name, value in arguments.items() if value is not None} | {"extra_body": body}
 
 
 def _server_message(error: Any) -> str:

@@ -82,11 +82,11 @@ class ServerModel(Server):
         """
         try:
             await self.check_served()
-            asked = request(Sampling(max_tokens=1, temperature=1.0, top_k=1), ids=True)
-            asked["extra_body"]["add_special_tokens"] = False
+            arguments = request(Sampling(max_tokens=1, temperature=1.0, top_k=1), ids=True)
+            arguments["extra_body"]["add_special_tokens"] = False
             async with self.explained():
                 completion = await self.connected().completions.create(
-                    model=self.model, prompt=_PROBE, logprobs=1, **asked
+                    model=self.model, prompt=_PROBE, logprobs=1, **arguments
                 )
             choice = self._choice(completion)
             _, logprobs = self._sampled(choice)

@@ -140,8 +140,8 @@ class _Transformers(Engine):
             "generation_kwargs": trainer.generation_kwargs,
             "gradient_checkpointing_kwargs": trainer.args.gradient_checkpointing_kwargs,
         }
-        taken = inspect.signature(unwrap_model_for_generation).parameters  # the last one not until trl 1.10
-        options = {name: value for name, value in options.items() if name in taken}
+        parameters = inspect.signature(unwrap_model_for_generation).parameters  # the last one not until trl 1.10
+        options = {name: value for name, value in options.items() if name in parameters}
         with (
             unwrap_model_for_generation(trainer.model_wrapped, trainer.accelerator, **options) as model,
             self._whole_weights(),

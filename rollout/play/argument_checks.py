@@ -86,15 +86,15 @@ def check_seed(seed: Any, *words: str) -> None:
         raise ValueError(f"seed must be {', '.join(['a whole number', *map(repr, words)])} or None, not {seed!r}")
 
 
-def check_unparsable(what: str, message: str | None, action: Any) -> None:
-    if what not in ("fail", "retry", "noop"):
-        raise ValueError(f"on_unparsable must be 'fail', 'retry' or 'noop', not {what!r}")
-    if what == "noop" and action is None:
+def check_unparsable(on_unparsable: str, message: str | None, action: Any) -> None:
+    if on_unparsable not in ("fail", "retry", "noop"):
+        raise ValueError(f"on_unparsable must be 'fail', 'retry' or 'noop', not {on_unparsable!r}")
+    if on_unparsable == "noop" and action is None:
         raise ValueError("on_unparsable='noop' needs noop_action, the action to take")
-    if what != "noop" and action is not None:
-        raise ValueError(f"noop_action is for on_unparsable='noop', not for {what!r}")
-    if what != "retry" and message is not None:
-        raise ValueError(f"unparsable_message is for on_unparsable='retry', not for {what!r}")
+    if on_unparsable != "noop" and action is not None:
+        raise ValueError(f"noop_action is for on_unparsable='noop', not for {on_unparsable!r}")
+    if on_unparsable != "retry" and message is not None:
+        raise ValueError(f"unparsable_message is for on_unparsable='retry', not for {on_unparsable!r}")
     if message is not None and not isinstance(message, str):
         raise TypeError(f"unparsable_message must be a string, not {message!r}")
 

@@ -119,18 +119,18 @@ def _key(prompt: Any) -> bytes:
 def _check_columns(names: Any, where: str) -> None:
     if "prompt" not in names:
         raise ValueError(f"{where} has no prompt; it has {', '.join(map(str, names)) or 'nothing'}")
-    taken = [str(name) for name in names if name in NOT_COLUMNS]
-    if taken:
-        raise ValueError(f"{where} has columns with reserved names: {', '.join(taken)}. Rename them")
+    reserved = [str(name) for name in names if name in NOT_COLUMNS]
+    if reserved:
+        raise ValueError(f"{where} has columns with reserved names: {', '.join(reserved)}. Rename them")
 
 
-def _check_prompt(prompt: Any, i: int) -> None:
+def _check_prompt(prompt: Any, index: int) -> None:
     are_messages = isinstance(prompt, Sequence) and all(
         isinstance(message, Mapping) and isinstance(message.get("role"), str) and len(message) > 1 for message in prompt
     )
     if isinstance(prompt, str) or (are_messages and prompt):
         return
     raise TypeError(
-        f"Row {i} of the dataset: its prompt is a text, or a list of messages, each with a role and content, "
+        f"Row {index} of the dataset: its prompt is a text, or a list of messages, each with a role and content, "
         f"not {shortened(prompt)}"
     )

@@ -126,7 +126,7 @@ class World:
         assert strand is not None
         begun = strand.tree.log.begin(strand, "generation")
         asked = np.array(context, np.int32).tobytes()
-        made = Generation(begun.order, begun.began, 0.0, [], {}, strand=strand, error="E: 503", asked=asked)
+        made = Generation(begun.order, begun.began, 0.0, [], {}, strand=strand, error="E: 503", prompt=asked)
         strand.tree.log.add(made)
 
     def reset(self, row: Row, client: object, pause: float = 0.0) -> None:

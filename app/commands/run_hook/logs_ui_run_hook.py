@@ -46,11 +46,11 @@ def start() -> None:
         atexit.register(lambda: report(events) if os.getpid() == int(root) else None)
 
 
-def note(what: str) -> None:
+def note(line: str) -> None:
     """Append a line to the file that all processes share; do nothing once that was read."""
     try:
         file = os.open(os.environ.get(VARIABLE, "").partition(":")[2], os.O_WRONLY | os.O_APPEND)
-        os.write(file, f"{what}\n".encode())
+        os.write(file, f"{line}\n".encode())
         os.close(file)
     except OSError:
         pass

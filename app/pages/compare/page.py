@@ -347,8 +347,8 @@ def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) 
             for mark, (column, name, ats) in zip(it.marks, known, strict=False)
         ]
         if len(it.marks) != len(known) or not all(agree):
-            each = "; ".join(f"{run.letter}: {it.said}" for run, it in zip(runs, own, strict=True))
-            return Success(said=f"not defined alike in these runs. {each}")
+            each = "; ".join(f"{run.letter}: {it.description}" for run, it in zip(runs, own, strict=True))
+            return Success(description=f"not defined alike in these runs. {each}")
     return most
 
 

@@ -40,10 +40,10 @@ def make_figure_table(
     shown = {name: it for name, it in lines.items() if it.is_clear or name in _TOLD}
     first = next(iter(figures.values()), ())
     return FigureTable(
-        said="",
+        description="",
         heads=[it.letter for it in sides],
         differences=[f"{it.letter} \N{MINUS SIGN} A" for it in sides[1:]],
-        shown=list(shown.values()),
+        lines=list(shown.values()),
         more=[it for name, it in lines.items() if name not in shown],
         styles=tuple(it.style for it in sides),
         foot=tuple(f"{it.rollouts:,} ({it.groups:,})" if it else "" for it in first),

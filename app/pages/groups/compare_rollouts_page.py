@@ -217,7 +217,7 @@ def _side(db: Connection, row_id: int) -> tuple[Side, list[Card]]:
 
 def _ends(a: Sequence[Turn], b: Sequence[Turn], differ: Differ) -> list[Piece]:
     """Compare the ends of reasoning and text of the last messages, where one is long."""
-    last = [next((turn.said for turn in reversed(side) if turn.said), None) for side in (a, b)]
+    last = [next((turn.message for turn in reversed(side) if turn.message), None) for side in (a, b)]
     pairs = (
         ("reasoning", [card.reasoning if card else None for card in last]),
         ("assistant", [card.content if card else None for card in last]),
@@ -263,7 +263,7 @@ def _paid(turn: Turn | None) -> Text | None:
 
 
 def _cards(turn: Turn | None) -> list[Card] | None:
-    return None if turn is None else [*([turn.said] if turn.said else []), *turn.answers]
+    return None if turn is None else [*([turn.message] if turn.message else []), *turn.answers]
 
 
 def aligned(number: int, a: list[Card] | None, b: list[Card] | None, differ: Differ, *, parts: bool = False) -> Aligned:

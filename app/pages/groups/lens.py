@@ -85,4 +85,4 @@ def _own(turn: Turn | None) -> list[Card] | None:
         replace(card, content=None, answer=card.answer and replace(card.answer, observation=[], error=None))
         for card in turn.answers
     ]
-    return [*([turn.said] if turn.said else []), *sent]
+    return [*([turn.message] if turn.message else []), *sent]

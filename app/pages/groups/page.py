@@ -242,7 +242,7 @@ def _overview(db: Connection, run: Run, survey: Survey, chosen: RolloutFilter, c
         survey=survey,
         counts=[(kind, counts[kind]) for kind in KINDS],
         dead=sum(counts[kind] for kind in DEAD),
-        solved=success_of(db, run).said,
+        solved=success_of(db, run).description,
         stacks=stacks if len(stacks) > 1 else [],
     )
 

@@ -36,13 +36,13 @@ class Logged(NamedTuple):
 
 
 def make_logged(run: Run, curves: Sequence[ScalarCurve], search: str) -> Logged:
-    shown = [curve for curve in curves if search.lower() in curve.name.lower()]
+    matching = [curve for curve in curves if search.lower() in curve.name.lower()]
     return Logged(
         search=search,
-        groups=_groups(curve for curve in shown if len(curve.points) > 1),
-        single=[(curve.name, curve.points[0][1]) for curve in sorted(shown, key=_rank) if len(curve.points) == 1],
-        config=_found(run.config, search),
-        versions=_found(run.versions, search),
+        groups=_groups(curve for curve in matching if len(curve.points) > 1),
+        single=[(curve.name, curve.points[0][1]) for curve in sorted(matching, key=_rank) if len(curve.points) == 1],
+        config=_match_settings(run.config, search),
+        versions=_match_settings(run.versions, search),
     )
 
 
@@ -53,7 +53,7 @@ def _groups(curves: Iterable[ScalarCurve]) -> list[tuple[str, list[charts.Curve]
     for name in [name for name, alone in groups.items() if len(alone) == 1 and name not in _GROUPS]:
         groups[_OTHERS] = [*groups.get(_OTHERS, []), *groups.pop(name)]  # a row of its own would be nearly empty
     return [
-        (name, [charts.curve(each.name, tuple(each.points)) for each in sorted(groups[name], key=_rank)])
+        (name, [charts.curve(scalar.name, tuple(scalar.points)) for scalar in sorted(groups[name], key=_rank)])
         for name in sorted(groups, key=_group_rank)
     ]
 
@@ -75,11 +75,15 @@ def _rank(curve: ScalarCurve) -> tuple[int, str]:
     return (_FIRST.index(bare) if bare in _FIRST else len(_FIRST), curve.name)
 
 
-def _found(values: dict[str, Any], search: str) -> list[ConfigEntry]:
+def _match_settings(values: dict[str, Any], search: str) -> list[ConfigEntry]:
     """Return the matching settings, simple ones first, then by name. None is shown: leaving out is a decision too."""
     settings = (_setting(name, value) for name, value in values.items())
-    found = (it for it in settings if search.lower() in it.name.lower() or search.lower() in it.value.lower())
-    return sorted(found, key=lambda it: (it.is_structured, it.name))
+    matching = (
+        setting
+        for setting in settings
+        if search.lower() in setting.name.lower() or search.lower() in setting.value.lower()
+    )
+    return sorted(matching, key=lambda setting: (setting.is_structured, setting.name))
 
 
 def _setting(name: str, value: Any) -> ConfigEntry:

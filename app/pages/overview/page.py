@@ -155,10 +155,10 @@ def overview(
     wanted = htmx.target(request)
     with source.reading_run(name) as (db, run):
         run_id = id_of(run)
-        known = rested(db, run_id, queries.step_series)
-        chosen = _chosen(known, request.query_params)
-        named = _named(known, chosen)
-        here = urls.overview(run.uid, **named, search=q.strip())
+        all_series = rested(db, run_id, queries.step_series)
+        chosen = _choose_series(all_series, request.query_params)
+        parameters = _series_parameters(all_series, chosen)
+        here = urls.overview(run.uid, **parameters, search=q.strip())
         if wanted is None and name != run.uid:
             return RedirectResponse(here, 303)
         summary = queries.run_summary(db, run_id)
@@ -175,15 +175,19 @@ def overview(
         has_why = chosen is not None and chosen.mode == queries.mode_of(db, run_id)
         page = OverviewPage(
             summary=summary,
-            choice=[(it, urls.overview(run.uid, **_named(known, it)), it == chosen) for it in known if len(known) > 1],
-            steps=None if chosen is None else _steps(db, summary, known, chosen, judged if has_why else None),
+            choice=[
+                (series, urls.overview(run.uid, **_series_parameters(all_series, series)), series == chosen)
+                for series in all_series
+                if len(all_series) > 1
+            ],
+            steps=None if chosen is None else _steps(db, summary, all_series, chosen, judged if has_why else None),
             has_why=has_why,
             short=None if judged is None else in_short(run.uid, judged),
-            diagnosing=urls.overview(run.uid, **named, search=q.strip(), seen="undiagnosed"),
+            diagnosing=urls.overview(run.uid, **parameters, search=q.strip(), seen="undiagnosed"),
             logged=logged,
             marks=notes_forms.of_run(db, notebook, run),
             views=named_views(db, run),
-            refresh=urls.overview(run.uid, **named, seen=now) if summary.is_alive else None,
+            refresh=urls.overview(run.uid, **parameters, seen=now) if summary.is_alive else None,
             is_new=wanted is None,
         )
     return htmx.render(request, "overview/overview.html", page, fragments=("overview",), address=None if seen else here)
@@ -194,14 +198,14 @@ def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Respon
     """Show one chart as a table; `of` is the chart's id."""
     with source.reading_run(name) as (db, run):
         summary = queries.run_summary(db, id_of(run))
-        series = rested(db, id_of(run), queries.step_series)
-        chosen = _chosen(series, request.query_params)
-        found = queries.steps(db, id_of(run), chosen) if chosen else []
-        parts = _by_eval(db, id_of(run), series, chosen, found) if chosen else {}
-    known = {chart.id: chart for chart in make_charts(found, parts)}
-    check_word("of", "chart", of, tuple(known))
-    addresses = [urls.rollouts_where(run.uid, step_min=step.step, step_max=step.step) for step in found]
-    page = TablePage(summary, known[of], [step.step for step in found], addresses)
+        all_series = rested(db, id_of(run), queries.step_series)
+        chosen = _choose_series(all_series, request.query_params)
+        step_figures = queries.steps(db, id_of(run), chosen) if chosen else []
+        parts = _by_eval(db, id_of(run), all_series, chosen, step_figures) if chosen else {}
+    charts_by_id = {chart.id: chart for chart in make_charts(step_figures, parts)}
+    check_word("of", "chart", of, tuple(charts_by_id))
+    addresses = [urls.rollouts_where(run.uid, step_min=step.step, step_max=step.step) for step in step_figures]
+    page = TablePage(summary, charts_by_id[of], [step.step for step in step_figures], addresses)
     if htmx.target(request) is not None:
         return htmx.fragment(request, "overview/_steps.html", page)
     return htmx.render(request, "overview/steps.html", page)
@@ -212,9 +216,11 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
     """Return the lowest rollouts of some steps."""
     with source.reading_run(name) as (db, run):
         run_id = id_of(run)
-        known = rested(db, run_id, queries.step_series)
-        chosen = _chosen(known, request.query_params)
-        only = RolloutFilter(**_only(known, chosen), step_min=step_min, step_max=step_max, sort=Sort.LOWEST_REWARD)
+        all_series = rested(db, run_id, queries.step_series)
+        chosen = _choose_series(all_series, request.query_params)
+        only = RolloutFilter(
+            **_series_filter(all_series, chosen), step_min=step_min, step_max=step_max, sort=Sort.LOWEST_REWARD
+        )
         rows = queries.page(db, run_id, only, limit=_PREVIEWED).rows
         page = PreviewPage(
             summary=queries.run_summary(db, run_id),
@@ -228,49 +234,53 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
     return htmx.fragment(request, "overview/_preview.html", page)
 
 
-def _chosen(known: Sequence[Series], parameters: Mapping[str, str]) -> Series | None:
+def _choose_series(all_series: Sequence[Series], parameters: Mapping[str, str]) -> Series | None:
     """Return the series asked for, or the first; None for a run without rollouts. Raise FilterError."""
     mode, eval_name = parameters.get("mode"), parameters.get("eval")
-    found = [each for each in known if mode in {None, each.mode} and eval_name in {None, each.eval_name}]
-    if known and not found:
-        names = ", ".join(f"{each.mode} {each.eval_name or ''}".strip() for each in known)
+    matching = [
+        series for series in all_series if mode in {None, series.mode} and eval_name in {None, series.eval_name}
+    ]
+    if all_series and not matching:
+        names = ", ".join(f"{series.mode} {series.eval_name or ''}".strip() for series in all_series)
         raise FilterError(
             "eval", f"there are no rollouts of {' '.join(filter(None, (mode, eval_name)))}: there are {names}"
         )
-    return found[0] if found else None
+    return matching[0] if matching else None
 
 
-def _named(known: Sequence[Series], it: Series | None) -> dict[str, str]:
+def _series_parameters(all_series: Sequence[Series], series: Series | None) -> dict[str, str]:
     """Return a series as parameters of an address; the first one is the default."""
-    return {} if it is None or it == known[0] else {"mode": it.mode, "eval_name": it.eval_name or ""}
+    return (
+        {} if series is None or series == all_series[0] else {"mode": series.mode, "eval_name": series.eval_name or ""}
+    )
 
 
-def _only(known: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
+def _series_filter(all_series: Sequence[Series], chosen: Series | None) -> dict[str, Any]:
     """Return the filter parts that select a series; empty if it is the only one."""
-    if chosen is None or len(known) < 2:
+    if chosen is None or len(all_series) < 2:
         return {}
-    same_mode = [each for each in known if each.mode == chosen.mode]
+    same_mode = [series for series in all_series if series.mode == chosen.mode]
     evals = {} if len(same_mode) == 1 or chosen.eval_name is None else {"evals": (chosen.eval_name,)}
-    return evals if len(same_mode) == len(known) else {"modes": (chosen.mode,), **evals}
+    return evals if len(same_mode) == len(all_series) else {"modes": (chosen.mode,), **evals}
 
 
 def _steps(
-    db: Connection, summary: RunSummary, known: Sequence[Series], chosen: Series, judged: Diagnosed | None
+    db: Connection, summary: RunSummary, all_series: Sequence[Series], chosen: Series, judged: Diagnosed | None
 ) -> Steps:
     run, run_id = summary.run, id_of(summary.run)
-    only = _only(known, chosen)
+    only = _series_filter(all_series, chosen)
     has_steps = chosen.mode == Mode.TRAIN or chosen.last > 0
-    found = rested(db, run_id, queries.steps, chosen)
-    is_thinned = len(found) < chosen.steps
-    window = TileWindow.of(queries.last_steps(db, run_id, chosen, 2 * RECENT) if is_thinned else found)
+    step_figures = rested(db, run_id, queries.steps, chosen)
+    is_thinned = len(step_figures) < chosen.steps
+    window = TileWindow.of(queries.last_steps(db, run_id, chosen, 2 * RECENT) if is_thinned else step_figures)
     first, last = (window.recent[0].step, window.recent[-1].step) if window.recent else (0, 0)
     within = {**only, **({"step_min": first, "step_max": last} if has_steps else {})}
     any_step = {**only, "step_min": urls.FIRST, "step_max": urls.LAST}
-    is_one = len(found) < 2
+    is_one = len(step_figures) < 2
     histogram = queries.reward_histogram(db, run_id, RolloutFilter(**only)) if is_one else None
     lacking = {chart for chart, figure in (("stop", "truncated"), ("status", "errors")) if run.lacks_figure(figure)}
-    parts = _by_eval(db, run_id, known, chosen, found)
-    tiles = make_tiles(window, found, chosen.eval_name, judged)
+    parts = _by_eval(db, run_id, all_series, chosen, step_figures)
+    tiles = make_tiles(window, step_figures, chosen.eval_name, judged)
     stop_reasons = [] if "stop" in lacking else _parts(run.uid, window, "stop_reasons", within)
     return Steps(
         series=chosen,
@@ -278,14 +288,16 @@ def _steps(
         last=last,
         before=len(window.before),
         has_steps=has_steps,
-        tiles=[it for it in tiles if it.name != "Truncated" or "stop" not in lacking],
-        points=[step.step for step in found],
+        tiles=[tile for tile in tiles if tile.name != "Truncated" or "stop" not in lacking],
+        points=[step.step for step in step_figures],
         thinned=chosen.steps if is_thinned else None,
-        charts=[] if is_one else _told(it for it in make_charts(found, parts) if it.id not in lacking),
+        charts=[]
+        if is_one
+        else _choose_charts(chart for chart in make_charts(step_figures, parts) if chart.id not in lacking),
         statuses=[] if stop_reasons or "status" in lacking else _parts(run.uid, window, "statuses", within),
         stop_reasons=stop_reasons,
         tasks=_tasks(db, summary, chosen, (first, last), within),
-        functions=function_means(found) if is_one else [],
+        functions=function_means(step_figures) if is_one else [],
         histogram=charts.reward_chart(histogram, Range()),
         address=urls.rollouts_where(run.uid, **any_step),
         preview=urls.preview(run.uid, chosen.mode, chosen.eval_name or ""),
@@ -293,24 +305,28 @@ def _steps(
 
 
 def _by_eval(
-    db: Connection, run_id: int, known: Sequence[Series], chosen: Series, found: Sequence[queries.Step]
+    db: Connection, run_id: int, all_series: Sequence[Series], chosen: Series, step_figures: Sequence[queries.Step]
 ) -> dict[str, list[queries.Step]]:
     """Return those steps of each eval, by name, the largest eval first; empty if the series is of one eval."""
-    evals = [it for it in known if chosen.eval_name is None and it.mode == chosen.mode and it.eval_name is not None]
-    same = tuple(step.step for step in found)
-    largest = sorted(evals, key=lambda it: -it.rollouts)
-    return {it.eval_name or "": rested(db, run_id, _same_steps, it, same) for it in largest}
+    evals = [
+        series
+        for series in all_series
+        if chosen.eval_name is None and series.mode == chosen.mode and series.eval_name is not None
+    ]
+    step_numbers = tuple(step.step for step in step_figures)
+    largest = sorted(evals, key=lambda series: -series.rollouts)
+    return {series.eval_name or "": rested(db, run_id, _same_steps, series, step_numbers) for series in largest}
 
 
 def _same_steps(db: Connection, run_id: int, of: Series, only: tuple[int, ...]) -> list[queries.Step]:
     return queries.steps(db, run_id, of, only=only)
 
 
-def _told(known: Iterable[StepChart]) -> list[StepChart]:
+def _choose_charts(candidates: Iterable[StepChart]) -> list[StepChart]:
     """Leave out shares of one value alone, and how rollouts fared where the chart of stop reasons says so."""
-    found = [it for it in known if not it.is_stacked or len(it.lines) > 1]
-    has_ends = any(it.id == "stop" for it in found)
-    return [it for it in found if it.id != "status" or not has_ends]
+    varied = [chart for chart in candidates if not chart.is_stacked or len(chart.lines) > 1]
+    has_ends = any(chart.id == "stop" for chart in varied)
+    return [chart for chart in varied if chart.id != "status" or not has_ends]
 
 
 def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> list[ValueShare]:
@@ -320,24 +336,24 @@ def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> l
         counts.update(getattr(step, name))
     rollouts = sum(step.rollouts for step in window.recent)
     word_of = words.status_word if name == "statuses" else words.stop_reason
-    known = {*Status, *StopReason}
-    found = [
+    vocabulary = {*Status, *StopReason}
+    shares = [
         ValueShare(
             word_of(value),
             count,
             mean(count, rollouts) or 0.0,
-            urls.rollouts_where(run, **within, **({name: (value,)} if value in known else {})),
+            urls.rollouts_where(run, **within, **({name: (value,)} if value in vocabulary else {})),
         )
         for value, count in counts.most_common()
         if count
     ]
-    return found if len(found) > 1 or any(it.word.tone in {"bad", "warn"} for it in found) else []
+    return shares if len(shares) > 1 or any(share.word.tone in {"bad", "warn"} for share in shares) else []
 
 
 def _tasks(
     db: Connection, summary: RunSummary, chosen: Series, steps: tuple[int, int], within: dict[str, Any]
 ) -> list[tuple[TaskRewards, Bar, str]]:
-    found = queries.lowest_tasks(db, id_of(summary.run), chosen, *steps, limit=_LOWEST_TASKS)
-    scale = charts.Scale.over([each.mean for each in found])
+    lowest = queries.lowest_tasks(db, id_of(summary.run), chosen, *steps, limit=_LOWEST_TASKS)
+    scale = charts.Scale.over([task.mean for task in lowest])
     where = partial(urls.rollouts_where, summary.run.uid, **within, sort=Sort.LOWEST_REWARD)
-    return [(it, scale.bar(it.mean), where(tasks=(it.task,))) for it in found]
+    return [(task, scale.bar(task.mean), where(tasks=(task.task,))) for task in lowest]

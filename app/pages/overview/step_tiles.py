@@ -68,8 +68,14 @@ def make_tiles(
     """
     kinds = [
         _Kind("Mean reward", Form.NUMBER, _reward, "Mean over the rollouts that have a reward.", is_better_high=True),
-        *([] if judged is None or not judged.report.scale.success.is_defined else [_solved(judged, eval_name)]),
-        _Kind("Truncated", Form.SHARE, _truncated, "Share of the ended rollouts that hit their token limit.", usual=0),
+        *([] if judged is None or not judged.report.scale.success.is_defined else [_make_solved(judged, eval_name)]),
+        _Kind(
+            "Truncated",
+            Form.SHARE,
+            _truncated_share,
+            "Share of the ended rollouts that hit their token limit.",
+            usual=0,
+        ),
         _Kind(
             "Zero-variance groups",
             Form.SHARE,
@@ -101,14 +107,14 @@ def _tile(kind: _Kind, window: TileWindow, steps: Sequence[Step]) -> StepTile | 
     return StepTile(
         kind.name,
         written(now, kind.form),
-        None if change is None else _signed(change, kind.form) or None,
+        None if change is None else _format_change(change, kind.form) or None,
         tone,
         charts.sparkline(points),
         kind.meaning,
     )
 
 
-def _signed(change: float, form: Form) -> str:
+def _format_change(change: float, form: Form) -> str:
     """Format a change; empty if it rounds to nothing."""
     if form == Form.SHARE:
         points = round(100 * change)
@@ -126,7 +132,7 @@ def _reward(steps: Sequence[Step]) -> float | None:
     return mean(_sum(steps, "reward_sum"), int(_sum(steps, "scored")))
 
 
-def _truncated(steps: Sequence[Step]) -> float | None:
+def _truncated_share(steps: Sequence[Step]) -> float | None:
     cut = sum(step.stop_reasons.get(StopReason.LENGTH, 0) for step in steps)
     return mean(cut, sum(step.ended for step in steps))
 
@@ -135,16 +141,16 @@ def _mean_of(name: str) -> Figure:
     return lambda steps: mean(_sum(steps, f"{name}_sum"), int(_sum(steps, f"{name}_known")))
 
 
-def _solved(judged: Diagnosed, eval_name: str | None) -> _Kind:
+def _make_solved(judged: Diagnosed, eval_name: str | None) -> _Kind:
     rows, success = judged.rows, judged.report.scale.success
     is_of_eval = eval_name is None or np.array([*rows.evals, ""])[rows.eval] == eval_name
-    is_counted = np.isfinite(rows.reward) & success.known(rows) & is_of_eval
+    is_counted = np.isfinite(rows.reward) & success.countable(rows) & is_of_eval
     number, solved = _by_step(rows.step[is_counted]), _by_step(rows.step[is_counted & success.solved(rows)])
 
     def share(steps: Sequence[Step]) -> float | None:
         return mean(sum(solved[step.step] for step in steps), sum(number[step.step] for step in steps))
 
-    meaning = f"Share of the rollouts that solved their task. Solved: {success.said}."
+    meaning = f"Share of the rollouts that solved their task. Solved: {success.description}."
     return _Kind("Solved", Form.SHARE, share, meaning, is_better_high=True)
 
 

@@ -110,7 +110,7 @@ def find_loss(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
     if diagnosis is not None and len(own_row := diagnosis.rows.where(diagnosis.rows.id == row.id)):
         scale = diagnosis.report.scale
         best = None if scale.is_flat else float(scale.bests(diagnosis.rows)[diagnosis.rows.id == row.id][0])
-        solved = scale.success.said if scale.success.solved(own_row).any() else ""
+        solved = scale.success.description if scale.success.solved(own_row).any() else ""
     lost = None if best is None else max(best - (row.reward or 0.0), 0.0)
     if lost is not None and lost <= SAME * max(abs(best or 0.0), 1):
         lost = 0.0

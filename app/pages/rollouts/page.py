@@ -96,8 +96,8 @@ def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
         shown, given = split(pairs)
         place = request.query_params.get("after")
         view = parse_view(shown)
-        if "choose" not in request.query_params and view.shown is None:
-            view = replace(view, shown=remembered_columns(request))
+        if "choose" not in request.query_params and view.column_keys is None:
+            view = replace(view, column_keys=remembered_columns(request))
         urls.showing(print_view(view))
         try:
             chosen = checked_filter(db, run, given)
@@ -187,10 +187,10 @@ def remembered_columns(request: Request) -> tuple[str, ...] | None:
 def remember_columns(request: Request, view: View, response: Response) -> Response:
     """Store the columns in a cookie if the user just chose them; a link with columns changes nothing."""
     if "choose" in request.query_params:
-        if view.shown is None:
+        if view.column_keys is None:
             response.delete_cookie(_COOKIE, path=urls.home())
         else:
-            kept = quote(print_columns(view.shown))
+            kept = quote(print_columns(view.column_keys))
             response.set_cookie(_COOKIE, kept, max_age=_YEAR, httponly=True, samesite="strict", path=urls.home())
     return response
 

@@ -180,7 +180,7 @@ def lines_of(
     looked_at: int | None = None,
 ) -> Rows:
     """Return these rows as lines of the table, with a column of places if words are searched for."""
-    searched, shown, run = bool(searches(chosen)), view.shown, summary.run
+    searched, shown, run = bool(searches(chosen)), view.column_keys, summary.run
     settings = settings_of(db, run)
     columns = make_columns(
         (*shown, "preview") if searched and shown and "preview" not in shown else shown,

@@ -48,7 +48,7 @@ class RunsLive(NamedTuple):
 
     newest: int  # number of the newest run when the list was made; later ones are new
     new: int  # number of new runs that match
-    seen: str  # version of the rows shown
+    version: str  # version of the rows shown
     every: int = _POLL_SECONDS
 
 
@@ -67,7 +67,7 @@ class RunsPage:
     # True if the lines start at the beginning of the list; for live updates, if the list follows new runs.
     is_first: bool
     live: RunsLive
-    seen: str  # kind of an empty page, which polls until it changes
+    empty_kind: str  # kind of an empty page, which polls until it changes
     arguments: list[str]  # names of the arguments that tell the runs apart
     unsorted: int  # number of older matching runs that a sorted list leaves out
 
@@ -95,7 +95,7 @@ def runs(request: Request, source: SourceOfPages) -> Response:
             page = _page(db, source.address, chosen, view, place)
             if wanted == "more":
                 return htmx.fragment(request, "runs/_more_runs.html", page)
-    if wanted == "runs" and request.query_params.get("seen") == page.seen:
+    if wanted == "runs" and request.query_params.get("seen") == page.empty_kind:
         return htmx.nothing_new()
     address = urls.runs(chosen, view=[*view.pairs(), *([("after", place)] if place else [])])
     return htmx.render(request, "runs/runs.html", page, fragments=("runs", "listed"), address=address)
@@ -105,17 +105,19 @@ def runs(request: Request, source: SourceOfPages) -> Response:
 def live(request: Request, source: SourceOfPages) -> Response:
     """Return what changed since the list was made; 204 if nothing did."""
     chosen, view = chosen_runs(request), _view(request)
-    asked = request.query_params
-    newest, shown = urls.parse_whole(asked.get("newest", "0")), _ids(asked.getlist("open"))
+    parameters = request.query_params
+    newest, open_ids = urls.parse_whole(parameters.get("newest", "0")), _ids(parameters.getlist("open"))
     with source.reading() as db:
-        now = _live(db, chosen, shown, newest)
-        follows = "follow" in asked and now.new > 0 and not (view.sort or view.by)
-        if now.seen == asked.get("seen") and not follows:
+        now = _live(db, chosen, open_ids, newest)
+        follows = "follow" in parameters and now.new > 0 and not (view.sort or view.by)
+        if now.version == parameters.get("seen") and not follows:
             return htmx.nothing_new()
         page = _page(db, source.address, chosen, view, None)
         if not follows:
-            lines = _lines(db, view, page.arguments, queries.these_runs(db, shown))
-            page = replace(page, lines=lines, groups={}, live=_live(db, chosen, _open(lines), newest), is_first=False)
+            lines = _lines(db, view, page.arguments, queries.these_runs(db, open_ids))
+            page = replace(
+                page, lines=lines, groups={}, live=_live(db, chosen, _list_open(lines), newest), is_first=False
+            )
     return htmx.fragment(request, "runs/_runs_live.html", page)
 
 
@@ -147,16 +149,16 @@ def tag_runs(
 
 def chosen_runs(request: Request) -> RunFilter:
     """Read the filter from the address. Raise FilterError if there is no such state."""
-    asked = request.query_params
-    states = tuple(dict.fromkeys(filter(None, asked.getlist("state"))))
+    parameters = request.query_params
+    states = tuple(dict.fromkeys(filter(None, parameters.getlist("state"))))
     for state in states:
         check_word("state", "state", state, STATES)
     return RunFilter(
-        words=tuple(asked.get("q", "").split()),
+        words=tuple(parameters.get("q", "").split()),
         states=states,
-        tags=tuple(dict.fromkeys(filter(None, asked.getlist("tag")))),
-        starred=bool(asked.get("starred")),
-        projects=tuple(dict.fromkeys(filter(None, asked.getlist("project")))),
+        tags=tuple(dict.fromkeys(filter(None, parameters.getlist("tag")))),
+        starred=bool(parameters.get("starred")),
+        projects=tuple(dict.fromkeys(filter(None, parameters.getlist("project")))),
     )
 
 
@@ -173,9 +175,9 @@ def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, p
     groups, is_ordered = {}, bool(view.sort or view.by)
     if is_ordered:
         begin = urls.parse_whole(place or "0")
-        found = view.ordered(_lines(db, view, arguments, queries.list_runs(db, chosen, limit=MOST_SORTED).runs))
-        groups, lines, end = view.groups(found), found[begin : begin + PAGE_SIZE], begin + PAGE_SIZE
-        following = urls.runs(chosen, view=[*view.pairs(), ("after", str(end))]) if end < len(found) else None
+        ordered = view.ordered(_lines(db, view, arguments, queries.list_runs(db, chosen, limit=MOST_SORTED).runs))
+        groups, lines, end = view.groups(ordered), ordered[begin : begin + PAGE_SIZE], begin + PAGE_SIZE
+        following = urls.runs(chosen, view=[*view.pairs(), ("after", str(end))]) if end < len(ordered) else None
     else:
         newest = queries.list_runs(db, chosen, after=urls.parse_cursor(place) if place else None, limit=PAGE_SIZE)
         lines = _lines(db, view, arguments, newest.runs)
@@ -190,8 +192,8 @@ def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, p
         groups=groups,
         next=following,
         is_first=place is None,
-        live=_live(db, chosen, _open(lines), None),
-        seen="" if counts.all else "empty",
+        live=_live(db, chosen, _list_open(lines), None),
+        empty_kind="" if counts.all else "empty",
         arguments=arguments,
         unsorted=max(0, counts.matching - MOST_SORTED) if is_ordered else 0,
     )
@@ -199,25 +201,27 @@ def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, p
 
 def _empty(address: Address, chosen: RunFilter, view: RunsView) -> RunsPage:
     exists = not isinstance(address, Path) or address.exists()
-    seen = "empty" if exists else "missing"
+    empty_kind = "empty" if exists else "missing"
     nothing = RunCounts(0, 0)
     live = RunsLive(0, 0, "")
-    return RunsPage(masked_address(address), exists, chosen, nothing, view, [], {}, None, True, live, seen, [], 0)
+    return RunsPage(masked_address(address), exists, chosen, nothing, view, [], {}, None, True, live, empty_kind, [], 0)
 
 
-def _lines(db: Connection, view: RunsView, arguments: list[str], found: Sequence[ListedRun]) -> list[RunLine]:
-    wants_solved = "solved" in {*view.shown, view.sort.removeprefix("-")}
+def _lines(db: Connection, view: RunsView, arguments: list[str], listed_runs: Sequence[ListedRun]) -> list[RunLine]:
+    wants_solved = "solved" in {*view.column_keys, view.sort.removeprefix("-")}
     until = time.monotonic() + _SOLVED_SECONDS
     lines = []
-    for listed in found:
+    for listed in listed_runs:
         summary, run = listed.summary, listed.summary.run
-        made, is_current = cached_outline(db, run)
+        latest, is_current = cached_outline(db, run)
         if wants_solved and not is_current and summary.reward is not None and time.monotonic() < until:
-            made, is_current = outline(db, run), True
+            latest, is_current = outline(db, run), True
         is_open = run.state == RunState.RUNNING
-        told = told_apart(run.config, arguments)
+        differences = told_apart(run.config, arguments)
         lines.append(
-            RunLine(listed, _sparkline(summary.reward_curve), _seconds(listed), is_open, made, is_current, told)
+            RunLine(
+                listed, _sparkline(summary.reward_curve), _seconds(listed), is_open, latest, is_current, differences
+            )
         )
     return lines
 
@@ -234,17 +238,17 @@ def _seconds(listed: ListedRun) -> float | None:
     return max(0.0, ((run.finished or now) - run.created) / 1e6)
 
 
-def _open(lines: Sequence[RunLine]) -> list[int]:
+def _list_open(lines: Sequence[RunLine]) -> list[int]:
     return [id_of(line.listed.summary.run) for line in lines if line.is_open][:_POLLED_ROWS]
 
 
-def _live(db: Connection, chosen: RunFilter, shown: Sequence[int], newest: int | None) -> RunsLive:
+def _live(db: Connection, chosen: RunFilter, open_ids: Sequence[int], newest: int | None) -> RunsLive:
     """Build the live corner. `newest` is None if the list is being made now."""
     if newest is None:
         newest, new = queries.newest_run(db), 0
     else:
         new = queries.runs_since(db, chosen, newest)
-    version = repr((queries.run_marks(db, shown), new))
+    version = repr((queries.run_marks(db, open_ids), new))
     return RunsLive(newest, new, hashlib.sha256(version.encode()).hexdigest()[:16])
 
 

@@ -36,7 +36,7 @@ class RunLine(NamedTuple):
     is_open: bool  # True if more may come
     outline: Outline | None  # None if the run was not diagnosed yet
     is_judged: bool  # True if `outline` is current
-    told: list[tuple[str, str]]  # names and values of the arguments in which it differs from the other runs
+    differences: list[tuple[str, str]]  # names and values of the arguments in which it differs from the other runs
 
     @property
     def summary(self) -> RunSummary:
@@ -131,7 +131,7 @@ def column_of(key: str) -> RunColumn:
 class RunsView:
     """Describes what the list shows of its runs."""
 
-    shown: tuple[str, ...] = _DEFAULT  # keys of the columns
+    column_keys: tuple[str, ...] = _DEFAULT  # keys of the columns
     # Key of the column that orders the list, `-KEY` for its highest value first; empty for the newest first.
     sort: str = ""
     by: str = ""  # key of the column that groups the list; empty for no groups
@@ -139,18 +139,18 @@ class RunsView:
     @classmethod
     def of(cls, pairs: Iterable[tuple[str, str]]) -> "RunsView":
         """Read the view from the parameters of an address. Raise FilterError: there is no such column."""
-        given = [(name, value) for name, value in pairs if value.strip()]
-        shown = tuple(dict.fromkeys(value for name, value in given if name == "col"))
-        view = cls(shown or _DEFAULT, dict(given).get("sort", ""), dict(given).get("by", ""))
-        named = [*(("col", key) for key in view.shown), ("sort", view.sort.removeprefix("-")), ("by", view.by)]
-        for name, key in named:
+        parameters = [(name, value) for name, value in pairs if value.strip()]
+        column_keys = tuple(dict.fromkeys(value for name, value in parameters if name == "col"))
+        view = cls(column_keys or _DEFAULT, dict(parameters).get("sort", ""), dict(parameters).get("by", ""))
+        choices = [*(("col", key) for key in view.column_keys), ("sort", view.sort.removeprefix("-")), ("by", view.by)]
+        for name, key in choices:
             if key and not key.startswith(_ARGUMENT):
                 check_word(name, "column", key, _GROUPS if name == "by" else list(_FIGURES))
         return view
 
     @property
     def columns(self) -> list[RunColumn]:
-        return [column_of(key) for key in self.shown]
+        return [column_of(key) for key in self.column_keys]
 
     @property
     def is_newest_first(self) -> bool:
@@ -170,42 +170,45 @@ class RunsView:
 
     @property
     def is_chosen(self) -> bool:
-        return self.shown != _DEFAULT
+        return self.column_keys != _DEFAULT
 
     def pairs(self, **parts: Any) -> Pairs:
         """Return the parameters of the view, or of the same with some parts changed."""
-        it = RunsView(**vars(self) | parts)
-        single = (("sort", it.sort), ("by", it.by))
-        return [*(("col", key) for key in it.shown if it.is_chosen), *(pair for pair in single if pair[1])]
+        view = RunsView(**vars(self) | parts)
+        single = (("sort", view.sort), ("by", view.by))
+        return [*(("col", key) for key in view.column_keys if view.is_chosen), *(pair for pair in single if pair[1])]
 
     def offered(self, arguments: Sequence[str], *, to_group: bool = False) -> list[RunColumn]:
         """Return the columns to choose from, or to group by: figures, these arguments, and what is chosen already."""
-        first, chosen = (_GROUPS, (self.by,)) if to_group else (tuple(_FIGURES), self.shown)
-        keys = dict.fromkeys([*first, *(_ARGUMENT + it for it in arguments), *chosen])
+        first, chosen = (_GROUPS, (self.by,)) if to_group else (tuple(_FIGURES), self.column_keys)
+        keys = dict.fromkeys([*first, *(_ARGUMENT + argument for argument in arguments), *chosen])
         return [column_of(key) for key in keys if key]
 
     def ordered(self, lines: Sequence[RunLine]) -> list[RunLine]:
         """Return the runs in the view's order, group by group; equal runs keep their order."""
         value = column_of(self.sort.removeprefix("-")).value
-        known = [it for it in lines if value(it) is not None]
-        known.sort(key=lambda it: _order(value(it)), reverse=self.sort.startswith("-"))
+        with_value = [line for line in lines if value(line) is not None]
+        with_value.sort(key=lambda line: _order(value(line)), reverse=self.sort.startswith("-"))
         by = column_of(self.by).value
-        return sorted([*known, *(it for it in lines if value(it) is None)], key=lambda it: _order(by(it)))
+        return sorted(
+            [*with_value, *(line for line in lines if value(line) is None)], key=lambda line: _order(by(line))
+        )
 
     def groups(self, lines: Sequence[RunLine]) -> dict[str, RunGroup]:
         """Return each group of ordered runs, by the uid of its first run."""
         if not self.by:
             return {}
-        by, found = column_of(self.by), {}
-        for _, part in groupby(lines, lambda it: _order(by.value(it))):
+        by, by_first_run = column_of(self.by), {}
+        for _, part in groupby(lines, lambda line: _order(by.value(line))):
             runs = list(part)
             means = {
-                it.key: it.written(fmean(known))
-                for it in self.columns
-                if it.written is not spelt and (known := [at for run in runs if (at := it.value(run)) is not None])
+                column.key: column.written(fmean(values))
+                for column in self.columns
+                if column.written is not spelt
+                and (values := [value for run in runs if (value := column.value(run)) is not None])
             }
-            found[runs[0].summary.run.uid] = RunGroup(spelt(by.value(runs[0])), len(runs), means)
-        return found
+            by_first_run[runs[0].summary.run.uid] = RunGroup(spelt(by.value(runs[0])), len(runs), means)
+        return by_first_run
 
 
 def _order(value: Any) -> tuple[int, Any]:
@@ -217,11 +220,11 @@ def _order(value: Any) -> tuple[int, Any]:
 def differing(configs: Sequence[dict[str, Any]]) -> list[str]:
     """Return the names of the arguments that tell the runs apart, the best known first."""
     names = {name for config in configs for name in config if not name.endswith(_NO_CHOICE)}
-    found = [name for name in names if len({repr(config.get(name)) for config in configs}) > 1]
-    return sorted(found, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
+    different = [name for name in names if len({repr(config.get(name)) for config in configs}) > 1]
+    return sorted(different, key=lambda name: (_FIRST.index(name) if name in _FIRST else len(_FIRST), name))
 
 
 def told_apart(config: dict[str, Any], names: Sequence[str]) -> list[tuple[str, str]]:
     """Return the first of these arguments that a run has, and their values, for the line under its name."""
-    known = [(name, spelt(config[name])) for name in names if config.get(name) is not None]
-    return [(name, value) for name, value in known if len(value) <= _LONGEST and "\n" not in value][:_TOLD]
+    recorded = [(name, spelt(config[name])) for name in names if config.get(name) is not None]
+    return [(name, value) for name, value in recorded if len(value) <= _LONGEST and "\n" not in value][:_TOLD]

@@ -25,7 +25,7 @@ def make_tables(report: Report, run: str) -> list[tuple[str, str, FigureTable]]:
         shown = [each for each in ordered if each.is_clear or each.name in _FIRST][:_SHOWN]
         more = [each for each in ordered if each not in shown]
         lines = [[_line(each, run, report, is_linked=it.id != "groups") for each in part] for part in (shown, more)]
-        tables.append((it.id, title, FigureTable(it.said, heads, [by], shown=lines[0], more=lines[1])))
+        tables.append((it.id, title, FigureTable(it.description, heads, [by], lines=lines[0], more=lines[1])))
     return tables
 
 

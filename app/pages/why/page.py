@@ -232,7 +232,7 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
     rest = make_cards(report, more, known.settings, run.uid, count)
     most = None if report.verdict.is_healthy else report.costliest
     return Why(
-        fall=make_fall(report.fall, report.scale.said, run.uid, report.scope, looked.rollouts),
+        fall=make_fall(report.fall, report.scale.source, run.uid, report.scope, looked.rollouts),
         looked=looked,
         first=first,
         cards=[*first.follows, *cards[1:]] if first else cards,
@@ -246,8 +246,8 @@ def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slic
         environments=[
             (name, it, urls.why(run.uid, **vars(replace(chosen, eval=name)))) for name, it in report.environments
         ],
-        said=report.scale.said,
-        success=report.scale.success.said,
+        said=report.scale.source,
+        success=report.scale.success.description,
     )
 
 

@@ -48,7 +48,7 @@ def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
     return Panel(
         fields=[
             Field("max_reward", "Best reward", "Reward of a perfect rollout.", _written(own.max_reward), best),
-            Field("solved_at", "Solved if ≥", f"In force: {scale.success.said}.", _written(own.solved_at), ""),
+            Field("solved_at", "Solved if ≥", f"In force: {scale.success.description}.", _written(own.solved_at), ""),
             Field("solved_by", "of", "Reward function; empty for the whole reward.", own.solved_by or "", ""),
             Field("reference", "Reference", "Dataset column with the right answers.", own.reference or "", "by name"),
             Field("steps", "Steps", "Number of last steps that the diagnosis covers.", str(own.steps), ""),

@@ -202,7 +202,7 @@ def _masks(run: str, here: StepWindow, found: Ints, known: Diagnosed) -> list[tu
 def _remarks(known: Diagnosed, lines: list[OutcomeLine]) -> list[str]:
     found, beta = {line.outcome for line in lines}, known.config.get("beta")
     dead = {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP, Outcome.EQUAL_GROUP}
-    said = [f"Solved: {known.report.scale.success.said}."] if found & dead else []
+    said = [f"Solved: {known.report.scale.success.description}."] if found & dead else []
     if isinstance(beta, float) and beta and found & {*dead, Outcome.NO_ADVANTAGE}:
         said.append(f"beta is {beta:g}: the KL penalty also applies to rollouts with advantage 0.")
     return said

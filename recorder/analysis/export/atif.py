@@ -39,8 +39,8 @@ def _steps(rollout: Exported, files: dict[str, bytes]) -> list[dict[str, Any]]:
     for place, message in enumerate(rollout.messages):
         content, role, turn = _content(message.get("content", ""), files), message["role"], turns.get(place)
         if role == "tool" and steps and steps[-1]["source"] == "agent":
-            asked = {call["tool_call_id"] for call in steps[-1].get("tool_calls", ())}
-            answers = message["tool_call_id"] if message["tool_call_id"] in asked else None
+            call_ids = {call["tool_call_id"] for call in steps[-1].get("tool_calls", ())}
+            answers = message["tool_call_id"] if message["tool_call_id"] in call_ids else None
             results = steps[-1].setdefault("observation", {"results": []})["results"]
             results.append(without_none(source_call_id=answers, content=content))
             continue
@@ -68,11 +68,11 @@ def _metrics(rollout: Exported, begin: int, end: int) -> dict[str, Any]:
 
 
 def _call(call: dict[str, Any]) -> dict[str, Any]:
-    named = {"tool_call_id": call["id"], "function_name": call["function"]["name"]}
+    identity = {"tool_call_id": call["id"], "function_name": call["function"]["name"]}
     with suppress(orjson.JSONDecodeError):
         if isinstance(arguments := orjson.loads(call["function"]["arguments"]), dict):
-            return named | {"arguments": arguments}
-    return named | {"arguments": {}, "extra": {"arguments": call["function"]["arguments"]}}
+            return identity | {"arguments": arguments}
+    return identity | {"arguments": {}, "extra": {"arguments": call["function"]["arguments"]}}
 
 
 def _content(content: Any, files: dict[str, bytes]) -> Any:

@@ -64,12 +64,17 @@ class Exported:
         for number, (place, span) in enumerate(zip(answers, spans, strict=True), 1):
             entries = self.moves[number]
             call: Any = next(
-                (e["generation"] for e in entries if e.get("generation") and e.get("text") is not None), {}
+                (entry["generation"] for entry in entries if entry.get("generation") and entry.get("text") is not None),
+                {},
             )
-            moves = [e for e in entries if any(e.get(key) is not None for key in ("action", "observation", "error"))]
+            moves = [
+                entry
+                for entry in entries
+                if any(entry.get(key) is not None for key in ("action", "observation", "error"))
+            ]
             end = clock + int(1e6 * (call.get("seconds") or 0))
             yield Turn(place, call, moves, span, clock, end)
-            clock = end + int(1e6 * sum(e.get("seconds") or 0 for e in moves))
+            clock = end + int(1e6 * sum(entry.get("seconds") or 0 for entry in moves))
 
     def _messages(self) -> Iterator[dict[str, Any]]:
         for place, message in enumerate(self.row["messages"] or ()):
@@ -110,5 +115,5 @@ def _call(call: dict[str, Any], default: str) -> dict[str, Any]:
     function = call.get("function") or call.get("custom") or call
     arguments = function.get("arguments", function.get("input", ""))
     written = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    named = {"name": str(function.get("name")), "arguments": written}
-    return {"id": str(call.get("id") or default), "type": "function", "function": named}
+    name_and_arguments = {"name": str(function.get("name")), "arguments": written}
+    return {"id": str(call.get("id") or default), "type": "function", "function": name_and_arguments}

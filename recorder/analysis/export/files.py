@@ -203,9 +203,9 @@ def _shaped(format: str, output: Path | str, run: Run) -> Iterator[Write]:  # no
         else:
             file = stack.enter_context(_replaced(Path(output)))
 
-            def put(made: Any) -> object:
+            def put(shaped: Any) -> object:
                 # Not by orjson: NaN stays NaN, as verifiers and Eval Protocol write and read it.
-                return file.write(json.dumps(made, ensure_ascii=False).encode() + b"\n")
+                return file.write(json.dumps(shaped, ensure_ascii=False).encode() + b"\n")
 
         def write(rows: Rows) -> None:
             for row in rows:

@@ -46,14 +46,14 @@ def trace(rollout: Exported) -> dict[str, Any]:
         "gen_ai.output.messages": _chat(rollout.messages[last:]),
     }), *_acts(rollout.moves[0], row["created"])]  # fmt: skip
     for turn in rollout.turns:
-        asked, finish = (row["sampling"] or {}) | (turn.call.get("sampling") or {}), turn.call.get("finish")
+        sampling, finish = (row["sampling"] or {}) | (turn.call.get("sampling") or {}), turn.call.get("finish")
         used = turn.span and (len(row["prompt_ids"]) + turn.span[0], turn.span[1] - turn.span[0])
         spans += [("chat", model, turn.begin, turn.end, None, {
             "gen_ai.request.model": model, "gen_ai.response.finish_reasons": finish and [finish],
             "gen_ai.usage.input_tokens": used and used[0], "gen_ai.usage.output_tokens": used and used[1],
             "gen_ai.input.messages": _chat(rollout.messages[begin : turn.place]),  # those that no call before had
             "gen_ai.output.messages": _chat([rollout.messages[turn.place]]),
-            **{f"gen_ai.request.{name}": asked.get(name) for name in _ASKED},
+            **{f"gen_ai.request.{name}": sampling.get(name) for name in _ASKED},
         }), *_acts(turn.moves, turn.end)]  # fmt: skip
         begin = turn.place + 1
     ids = [blake2b(f"{rollout.key}#{number}".encode(), digest_size=8).hexdigest() for number in range(len(spans))]

@@ -93,16 +93,16 @@ def rescore(
     functions = [reward] if isinstance(reward, str) or callable(reward) else list(reward)
     chosen = chosen_rows(where, run, db)
     with opened(run, db, chosen) as (engine, stored_run), Waiting() as waiting:
-        asked = _asked(functions, waiting)
+        new_functions = _prepare_functions(functions, waiting)
         recorded = _find_kept(engine, stored_run.id or 0, chosen, keep)
-        weight_of = _weights(asked, weights)
+        weight_of = _weights(new_functions, weights)
         rebuilding = Rebuilding(engine, stored_run, prompts)
         rows: list[dict[str, Any]] = []
         all_places = places(engine, stored_run.id or 0, chosen)
         total = sum(len(place.ids) for place in all_places)
         for group in _batches(all_places, batch):
             rollouts = _read_batch(engine, stored_run.id or 0, group)
-            scores = _scores(asked, rebuilding, rollouts)
+            scores = _scores(new_functions, rebuilding, rollouts)
             for rollout in rollouts:
                 identity = {name: getattr(rollout.row, name) for name in _OF_ROW} | {
                     "run": stored_run.uid,
@@ -111,20 +111,20 @@ def rescore(
                 rows.append(identity | _scored(rollout, scores.get(rollout.row.id), weight_of, recorded))
             if progress is not None:
                 progress(len(rows), total)
-        for rescored in asked:
+        for rescored in new_functions:
             rescored.check()
     return frame_of(RESCORED_COLUMNS, rows)
 
 
 def _scores(
-    asked: Sequence[AskedFunction], rebuilding: Rebuilding, rollouts: Sequence[Rollout]
+    functions: Sequence[AskedFunction], rebuilding: Rebuilding, rollouts: Sequence[Rollout]
 ) -> dict[int | None, list[float | str]]:
     """Return the functions' scores or errors by rollout, for those of one step that have messages."""
     with_messages = [rollout for rollout in rollouts if rollout.messages]
     if not with_messages:
         return {}
     inputs = rebuilding.inputs(with_messages)
-    by_function = [function.scores(inputs) for function in asked]
+    by_function = [function.scores(inputs) for function in functions]
     return {item.row.id: list(of_rollout) for item, *of_rollout in zip(with_messages, *by_function, strict=True)}
 
 
@@ -155,7 +155,7 @@ def _scored(
     return {"new": new, "rewards": rewards, "failed": failures[0] if failures else None}
 
 
-def _asked(functions: Sequence[str | RewardFunction], waiting: Waiting) -> list[AskedFunction]:
+def _prepare_functions(functions: Sequence[str | RewardFunction], waiting: Waiting) -> list[AskedFunction]:
     if not functions:
         raise LogsUIError("There is no reward function to rescore with: name one, such as rewards:accuracy.")
     callables = [
@@ -169,13 +169,13 @@ def _asked(functions: Sequence[str | RewardFunction], waiting: Waiting) -> list[
     return [AskedFunction(name, function, waiting) for name, function in zip(names, callables, strict=True)]
 
 
-def _weights(asked: Sequence[AskedFunction], weights: Sequence[float] | None) -> dict[str, float]:
-    numbers = [1.0] * len(asked) if weights is None else [float(weight) for weight in weights]
-    if len(numbers) != len(asked):
+def _weights(functions: Sequence[AskedFunction], weights: Sequence[float] | None) -> dict[str, float]:
+    numbers = [1.0] * len(functions) if weights is None else [float(weight) for weight in weights]
+    if len(numbers) != len(functions):
         raise LogsUIError(
-            f"{len(numbers)} weights do not fit {len(asked)} reward functions: give one for each, or none."
+            f"{len(numbers)} weights do not fit {len(functions)} reward functions: give one for each, or none."
         )
-    return {function.name: weight for function, weight in zip(asked, numbers, strict=True)}
+    return {function.name: weight for function, weight in zip(functions, numbers, strict=True)}
 
 
 def _find_kept(

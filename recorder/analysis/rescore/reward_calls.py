@@ -120,8 +120,8 @@ def _number(score: Any) -> float | str:
 def _describe_error(error: Exception, inputs: Inputs) -> str:
     """Return the error in one line, with the existing columns if the function asked for a missing one."""
     line = error_line(error)
-    asked = error.args[0] if isinstance(error, KeyError) and error.args else None
-    return f"{line}. {_columns(inputs)}" if isinstance(asked, str) and asked not in inputs.columns else line
+    missing = error.args[0] if isinstance(error, KeyError) and error.args else None
+    return f"{line}. {_columns(inputs)}" if isinstance(missing, str) and missing not in inputs.columns else line
 
 
 def _columns(inputs: Inputs) -> str:

@@ -255,8 +255,8 @@ class _Recorded:
         """Record that a harness's session failed: the loop logs that, leaves the rollout out, and goes on."""
         calls = rollout.row._call.calls  # noqa: SLF001
         if not any(note.kind == "error" for note in calls.notes):
-            made: list[Any] = sorted([*calls.generations, *calls.environment_calls], key=attrgetter("order"))
-            errors = [call.error for call in made[-1:] if call.error]
+            ordered: list[Any] = sorted([*calls.generations, *calls.environment_calls], key=attrgetter("order"))
+            errors = [call.error for call in ordered[-1:] if call.error]
             rollout.row.failed((errors or ["The session failed: the log of the worker's process says how"])[0])
         rollout.row.score(rewards=dict.fromkeys(self.reward_func_names))  # type: ignore[attr-defined]
 
@@ -264,7 +264,7 @@ class _Recorded:
         """Record the tokens that the trainer gets, if they are one sequence."""
         completion, _, sequences = output[:3]
         row = rollout.row
-        first_turn = next((made.sequences[0] for made in row._call.calls.generations if made.sequences), None)  # noqa: SLF001
+        first_turn = next((call.sequences[0] for call in row._call.calls.generations if call.sequences), None)  # noqa: SLF001
         if len(sequences) == 1 and first_turn is not None and first_turn.context is not None:
             (sequence,), start = sequences, len(first_turn.context)
             row.tokens(
@@ -303,8 +303,8 @@ class _Recorded:
             ids = np.array(prompt_ids, np.int32), np.array(token_ids, np.int32)
             sequences = [Sequence(*ids, finish, np.array(logprobs, np.float32))]
             sampling = {name: value for name in _SETTINGS if (value := getattr(self, name, None)) is not None}
-            made = Generation(begun.order, begun.began, seconds, sequences, sampling, _SEAM, strand)
-            strand.tree.log.add(made)
+            record = Generation(begun.order, begun.began, seconds, sequences, sampling, _SEAM, strand)
+            strand.tree.log.add(record)
         return answer
 
     async def _execute_tool_calls(self, tool_calls: Any, tool_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:

@@ -153,10 +153,10 @@ class TrainerListener:
     def _write_taken(self) -> None:
         if not self._pending:
             return
-        taken = [self._taken[uid] for uid in self._pending]
+        samples = [self._taken[uid] for uid in self._pending]
         changes = [
             replace(row, columns={"staleness": staleness} | ({"dropped": dropped} if dropped else {}))
-            for row, staleness, dropped in taken
+            for row, staleness, dropped in samples
         ]
         self._pending = set()
         while len(self._taken) > _REMEMBERED:

@@ -17,7 +17,7 @@ from logs_ui.recorder.capture.calls import (
     generating_strand,
     unanswered,
 )
-from logs_ui.recorder.capture.http.replies import Json, Request, asked, error_of, reply_of, request_id
+from logs_ui.recorder.capture.http.replies import Json, Request, error_of, reply_of, request_id, request_of
 from logs_ui.recorder.capture.model_answers import Sequence, end_tokens, finish_of
 from logs_ui.recorder.capture.strands import Strand
 from logs_ui.recorder.guard import guard
@@ -36,7 +36,7 @@ def begin(seam: str, sent: Callable[[], Sent]) -> "Exchange | None":
         return None
     with guard("reading a request to a server"):
         method, url, body = sent()
-        question = asked(url, body) if method == "POST" else None
+        question = request_of(url, body) if method == "POST" else None
         return None if question is None else Exchange(strand, question, seam)
     return None
 
@@ -136,7 +136,7 @@ class Exchange:
     def raised(self, error: BaseException) -> None:
         """Record that there is no reply."""
         question = self._question
-        columns = {"sampling": question.sampling, "request_id": question.request_id, "asked": question.first}
+        columns = {"sampling": question.sampling, "request_id": question.request_id, "prompt": question.first}
         self._record(lambda: structs.replace(unanswered(self._begun, error), **columns))
 
     def _hear(self, part: bytes) -> None:

@@ -81,7 +81,7 @@ class Request:
         return self.prompts[number] if 0 <= number < len(self.prompts) else None
 
 
-def asked(url: str, body: object) -> Request | None:
+def request_of(url: str, body: object) -> Request | None:
     """Read a POST request by its URL or path; None if it is not one to a generation endpoint. JSON may be parsed."""
     path = _path(url)
     api = next((api for api in _APIS if path.endswith(api[0])), None)
@@ -162,8 +162,8 @@ def _texts_or_ids(sent: Json) -> list[Prompt]:
     """Read one prompt or several, each a text or ids."""
     prompt = sent.get("prompt")
     several = _list(prompt) if not isinstance(_nth(_list(prompt), 0), int) else []
-    asked = [entry for entry in several or [prompt] if entry and isinstance(entry, str | list)]
-    return [Prompt(None, snapshot(entry)) if isinstance(entry, str) else Prompt(_ids(entry), None) for entry in asked]
+    entries = [entry for entry in several or [prompt] if entry and isinstance(entry, str | list)]
+    return [Prompt(None, snapshot(entry)) if isinstance(entry, str) else Prompt(_ids(entry), None) for entry in entries]
 
 
 def _tokens(sent: Json) -> list[Prompt]:

@@ -59,11 +59,11 @@ def trace_client(client: C) -> C:
     """
     replacements = _replacements(client)
     if not replacements:
-        what = f"a {type(client).__name__}"
+        description = f"a {type(client).__name__}"
         if isinstance(client, type | ModuleType):
-            what = f"{client.__name__}, which others use too"
+            description = f"{client.__name__}, which others use too"
         raise TypeError(
-            f"trace_client() takes an HTTP client with a method post or request, not {what}. "
+            f"trace_client() takes an HTTP client with a method post or request, not {description}. "
             "Make a client, such as requests.Session() or httpx.Client(), and pass that."
         )
     for name, make in replacements.items():

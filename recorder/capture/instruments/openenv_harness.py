@@ -25,7 +25,7 @@ from msgspec.structs import replace
 
 from logs_ui.recorder.capture.calls import Generation, answered, generating
 from logs_ui.recorder.capture.environment_call import Answer, RecordedCall
-from logs_ui.recorder.capture.http.replies import asked
+from logs_ui.recorder.capture.http.replies import request_of
 from logs_ui.recorder.capture.instruments.patch import Method, patch, patches
 from logs_ui.recorder.capture.model_answers import Sequence
 from logs_ui.recorder.capture.stop_causes import reason_of
@@ -161,7 +161,7 @@ def _record_turn(strand: Strand, turn: Any) -> None:
     log = strand.tree.log
     begun = log.begin(strand, "generation", seam="openenv")
     with answered(begun):
-        request = asked("/chat/completions", turn.request)
+        request = request_of("/chat/completions", turn.request)
         (sequence,) = (request.sequences(turn.response) if request else [])[:1] or [Sequence(None, None, None)]
         context, sampled = (np.array(row, np.int32) for row in (turn.prompt_token_ids, turn.completion_token_ids))
         sequence = replace(

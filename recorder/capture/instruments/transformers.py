@@ -47,8 +47,8 @@ def _around(read: Callable[..., Any], generate: Method, model: Any, /, *args: An
         sequences = read(settings, output, *args, **kwargs)
         sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
         if sequences is not None:
-            made = Generation(begun.order, begun.began, seconds, sequences, sampling, strand=strand)
-            strand.tree.log.add(made)
+            record = Generation(begun.order, begun.began, seconds, sequences, sampling, strand=strand)
+            strand.tree.log.add(record)
     return output
 
 

@@ -39,11 +39,11 @@ def parts(trainer: Any) -> list[Part]:
 
 def distinct(names: Iterable[str]) -> list[str]:
     """Make names distinct: equal ones are numbered from the second on."""
-    seen: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     numbered = []
     for name in names:
-        seen[name] += 1
-        numbered.append(name if seen[name] == 1 else f"{name}_{seen[name]}")
+        counts[name] += 1
+        numbered.append(name if counts[name] == 1 else f"{name}_{counts[name]}")
     return numbered
 
 
@@ -61,12 +61,12 @@ def _template_parts(trainer: Any) -> list[Part]:
         "": getattr(trainer.processing_class, "chat_template", None),
         "training": getattr(trainer, "chat_template", None),
     }
-    named = {
+    by_name = {
         key if isinstance(template, str) else f"{key} {name}".strip(): text
         for key, template in templates.items()
         for name, text in (template if isinstance(template, dict) else {"": template}).items()
     }
-    return [Part(SourceKind.CHAT_TEMPLATE, key, text) for key, text in named.items() if isinstance(text, str)]
+    return [Part(SourceKind.CHAT_TEMPLATE, key, text) for key, text in by_name.items() if isinstance(text, str)]
 
 
 def _dataset_part(dataset: Any) -> list[Part]:

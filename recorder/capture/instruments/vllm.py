@@ -56,13 +56,13 @@ def _attach(module: Any) -> None:
 
 def recorded(
     seam: str,
-    seen: Callable[[Mapping[str, Any], Any, Finishes], Seen],
+    describe: Callable[[Mapping[str, Any], Any, Finishes], Seen],
     finishes: Callable[[Any], Finishes] = lambda _: [],
 ) -> Callable[[Method], Method]:
     """Return a patch that records each call of a method as one generation, unless it is inside another one.
 
-    `seen` makes the record from the call's arguments by name, its result, and the finishes from inner seams; `finishes`
-    returns the ones to report if the method is itself inside a seam.
+    `describe` makes the record from the call's arguments by name, its result, and the finishes from inner seams;
+    `finishes` returns the ones to report if the method is itself inside a seam.
     """
 
     def generate(original: Method, *args: Any, **kwargs: Any) -> Any:
@@ -77,7 +77,7 @@ def recorded(
         with guard(f"recording a generation seen at {seam}"), answered(begun):
             bound = inspect.signature(original).bind(*args, **kwargs)
             bound.apply_defaults()
-            sequences, sampling, request_id = seen(bound.arguments, output, heard)
+            sequences, sampling, request_id = describe(bound.arguments, output, heard)
             strand.tree.log.add(
                 Generation(begun.order, begun.began, seconds, sequences, sampling, seam, strand, request_id=request_id)
             )

@@ -33,13 +33,13 @@ _ALIKE = 0.25  # r among equally good rollouts [ours]
 _SHARE = 0.1  # of the reward's variance within groups: the least for a function to matter
 
 
-def _limit(run: Run) -> float | None:
+def _completion_limit(run: Run) -> float | None:
     """Return the trainer's max_completion_length in tokens; None if it is not recorded."""
     length = run.config.get("max_completion_length")
     return float(length) if isinstance(length, int | float) and length > 0 else None
 
 
-def _cut(rows: Rows, limit: float | None) -> Bools:
+def _find_cut(rows: Rows, limit: float | None) -> Bools:
     """Return (N,) True for rollouts that the server reports as truncated, or, without reports, whose only answer has
     all tokens that the trainer allows.
     """
@@ -53,13 +53,13 @@ def _used_all(rows: Rows, limit: float | None) -> Bools:
 
 def _missing(run: Run) -> str | None:
     is_told = ~np.isnan(run.rows.facts["truncated_turns"]) | (run.rows.stop_reason == StopReason.LENGTH)
-    counted = _limit(run) is not None and np.isfinite(run.rows.completion_tokens).any()
+    counted = _completion_limit(run) is not None and np.isfinite(run.rows.completion_tokens).any()
     return None if is_told.any() or counted else "why generations ended"
 
 
-def _look_truncation(run: Run) -> Outcome:
-    rows, limit, length = run.rows, run.threshold("truncation", _CUT), _limit(run)
-    cut = _cut(rows, length)
+def _check_truncation(run: Run) -> Outcome:
+    rows, limit, length = run.rows, run.threshold("truncation", _CUT), _completion_limit(run)
+    cut = _find_cut(rows, length)
     share = float(cut.mean())
     if cut.sum() < _FEW_CUT or share <= limit or contrast.is_fine(run, cut):
         alone = ["one rollout alone may be an accident"] if cut.sum() < _FEW_CUT else []
@@ -71,7 +71,7 @@ def _look_truncation(run: Run) -> Outcome:
     evidence = ["Mean reward: truncated {}, not truncated {}.".format(*rewards)] if rewards else []
     evidence.append(lengths_said)
     evidence += [] if (ended | ~cut).all() else [f"In {(ended & cut).sum()} of {cut.sum()} it was the last one."]
-    if guessed := float((cut & ~_cut(rows, None)).sum() / cut.sum()):
+    if guessed := float((cut & ~_find_cut(rows, None)).sum() / cut.sum()):
         evidence += [f"For {percent(guessed)} of them no stop reason is recorded. The bars count those under others."]
     where = {"truncated_turns>0": rows.facts["truncated_turns"] > 0, "stop:length": rows.stop_reason == "length"}
     where |= {f"completion_tokens:{length:g} truncated_turns:none": _used_all(rows, length)} if length else {}
@@ -84,7 +84,7 @@ def _look_truncation(run: Run) -> Outcome:
         suggestion=f"{advice}.",
         where=links.selecting(rows.id, cut, where),
         is_part=part >= whole,
-        **above(run.all.by_step(_cut(run.all, length)), limit),
+        **above(run.all.by_step(_find_cut(run.all, length)), limit),
         own=cut,
     )
 
@@ -134,7 +134,7 @@ def correlation(rows: Rows, values: Floats | None = None) -> float:
     return measures.correlation(rows, rows.reward if values is None else values, lengths(rows))
 
 
-def _paid(run: Run, limit: float) -> tuple[str | None, float, float]:
+def _find_paid_length(run: Run, limit: float) -> tuple[str | None, float, float]:
     """Return the function that rewards length (None for the whole reward), its r and its share of the variance."""
     whole = correlation(run.rows)
     if abs(whole) >= limit:
@@ -146,11 +146,13 @@ def _paid(run: Run, limit: float) -> tuple[str | None, float, float]:
     return (name, able[name], share[name]) if name is not None else (None, float("nan"), 0.0)
 
 
-def _look_length(run: Run) -> Outcome:
+def _check_length(run: Run) -> Outcome:
     limit, whole = run.threshold("length", _R), follows(run)
     is_alone = isinstance(whole, Follows) and whole.figure == TOKENS and whole.is_whole and abs(whole.r) >= limit
     name, r, share = (
-        (whole.function, whole.r, whole.share) if isinstance(whole, Follows) and is_alone else _paid(run, limit)
+        (whole.function, whole.r, whole.share)
+        if isinstance(whole, Follows) and is_alone
+        else _find_paid_length(run, limit)
     )
     if not abs(r) >= limit and _holds(run, limit - _LESS):
         limit, name, r, share = limit - _LESS, None, correlation(run.rows), 1.0
@@ -266,7 +268,7 @@ def _among_alike(rows: Rows) -> float:
     return correlation(replace(rows, group=_QUARTERS * rows.group + place))
 
 
-def _look_no_room(run: Run) -> Outcome:
+def _check_no_room(run: Run) -> Outcome:
     affected, limit = run.rows.facts["no_room"] == 1, run.threshold("no_room", _CUT)
     share = float(affected.mean())
     if share <= limit or contrast.is_fine(run, affected):
@@ -294,7 +296,7 @@ TRUNCATION = check(
     "Share of rollouts with a turn that ended at the token limit, or, if no stop reason is recorded, whose only answer "
     f"has max_completion_length tokens, above {_CUT:.0%}.",
     _missing,
-    _look_truncation,
+    _check_truncation,
     source="AReaL's no_eos_ratio",
     needs_calls=True,
 )
@@ -313,7 +315,7 @@ LENGTH = check(
     "group are not better paid. A function that is never above 0, or above what short answers get, and falls with "
     "length, is a penalty: that it follows length is no finding.",
     lambda run: None if np.isfinite(run.rows.completion_tokens).sum() >= _FEW else "completion tokens",
-    _look_length,
+    _check_length,
     source="diagnosis literature: |r| \u2265 0.8 at n \u2265 8; the rest is ours",
 )
 NO_ROOM = check(
@@ -322,6 +324,6 @@ NO_ROOM = check(
     f"Share of rollouts that end because the completion had no room for a tool's answer, above {_CUT:.0%}, unless "
     "they do as well as the others.",
     needs("tool calls", lambda run: np.isfinite(run.rows.facts["no_room"][run.rows.facts["tool_calls"] > 0])),
-    _look_no_room,
+    _check_no_room,
     needs_calls=True,
 )

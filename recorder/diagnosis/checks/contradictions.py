@@ -35,11 +35,11 @@ def against(rows: Rows, name: str) -> Against | None:
 
     None if there is too little to compare, or if the environment rates all rollouts equally.
     """
-    both = (_compared(rows, name, theirs) for theirs in (rows.env_reward_sum, rows.env_reward_last))
+    both = (_compare_with_environment(rows, name, theirs) for theirs in (rows.env_reward_sum, rows.env_reward_last))
     return min((side for side in both if side is not None), key=lambda side: side.share, default=None)
 
 
-def _compared(rows: Rows, name: str, theirs: Floats) -> Against | None:
+def _compare_with_environment(rows: Rows, name: str, theirs: Floats) -> Against | None:
     ours = rows.values[name]
     is_known = np.isfinite(ours) & np.isfinite(theirs)
     if is_known.sum() < _FEW or np.ptp(theirs[is_known]) <= SAME:
@@ -48,11 +48,11 @@ def _compared(rows: Rows, name: str, theirs: Floats) -> Against | None:
         odd = is_known & (ours != theirs)
         share = float(odd.sum() / is_known.sum())
         return Against(name, theirs, odd, odd & (theirs > ours), int(is_known.sum()), share, is_pairs=False)
-    odd, opposite, pairs = _opposite(np.where(is_known, ours, np.nan), theirs, rows)
+    odd, opposite, pairs = _find_opposite(np.where(is_known, ours, np.nan), theirs, rows)
     return Against(name, theirs, odd, odd, pairs, opposite / pairs, is_pairs=True) if pairs >= _FEW else None
 
 
-def _opposite(ours: Floats, theirs: Floats, rows: Rows) -> tuple[Bools, int, int]:
+def _find_opposite(ours: Floats, theirs: Floats, rows: Rows) -> tuple[Bools, int, int]:
     """Return (N,) True for rollouts of pairs that the two order oppositely; the number of these, and of all pairs."""
     odd = np.zeros(len(rows), bool)
     order = np.argsort(rows.group, kind="stable")
@@ -66,7 +66,7 @@ def _opposite(ours: Floats, theirs: Floats, rows: Rows) -> tuple[Bools, int, int
     return odd, opposite, pairs
 
 
-def _look_disagreement(run: Run) -> Outcome:
+def _check_disagreement(run: Run) -> Outcome:
     """Return the card.
 
     If one function agrees with the environment, the others may measure something else. If none of several agrees, each
@@ -94,13 +94,13 @@ def _look_disagreement(run: Run) -> Outcome:
     if worst is None:
         return calm
     theirs, ours = (figure(float(values[worst.odd].mean())) for values in (worst.theirs, rows.values[worst.name]))
-    what = "pairs of rollouts within groups" if worst.is_pairs else "rollouts"
+    unit = "pairs of rollouts within groups" if worst.is_pairs else "rollouts"
     return Card(
         id="disagreement",
-        title=f"{worst.name} and the environment disagree on {percent(worst.share)} of {what}",
+        title=f"{worst.name} and the environment disagree on {percent(worst.share)} of {unit}",
         cost=_cost(run, worst),
         evidence=(
-            f"{worst.compared} {what} were compared.",
+            f"{worst.compared} {unit} were compared.",
             f"Mean where they disagree: environment {theirs}, {worst.name} {ours}.",
         ),
         suggestion=f"Score one of these by hand: {worst.name} measures something else than the environment, or reads "
@@ -141,24 +141,24 @@ def twins(rows: Rows) -> tuple[Bools, Ints]:
     return is_known, np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
-def spreads(values: Floats, same: Ints) -> Floats:
+def spreads(values: Floats, completion: Ints) -> Floats:
     """Return (M,) highest minus lowest value of the completion; NaN without a value or a duplicate with one."""
-    is_known, count = np.isfinite(values), int(same.max(initial=-1)) + 1
-    low, high = ends(same, values, count)
-    has_twin = is_known & (np.bincount(same[is_known], minlength=count)[same] > 1)
-    return np.where(has_twin, (high - low)[same], np.nan)
+    is_known, count = np.isfinite(values), int(completion.max(initial=-1)) + 1
+    low, high = ends(completion, values, count)
+    has_twin = is_known & (np.bincount(completion[is_known], minlength=count)[completion] > 1)
+    return np.where(has_twin, (high - low)[completion], np.nan)
 
 
-def _look_inconsistent(run: Run) -> Outcome:
+def _check_inconsistent(run: Run) -> Outcome:
     rows = run.rows
-    is_known, same = twins(rows)
+    is_known, completion = twins(rows)
     if not is_known.any():
         return NotJudged("The environment's rewards are not recorded, and they may differ for the same completion.")
     odd_of: dict[str, Bools] = {}
-    compared, differing = np.zeros(len(same), bool), np.zeros(len(same), bool)
+    compared, differing = np.zeros(len(completion), bool), np.zeros(len(completion), bool)
     lost = 0.0
     for name, values in rows.values.items():
-        spread = spreads(values[is_known], same)
+        spread = spreads(values[is_known], completion)
         compared |= np.isfinite(spread)
         differing |= np.isfinite(spread) & (spread > SAME)
         differs = np.isfinite(spread) & (spread > _OF_RANGE * max(extent(values), 1e-6))
@@ -176,7 +176,7 @@ def _look_inconsistent(run: Run) -> Outcome:
     odd = np.logical_or.reduce(list(odd_of.values()))
     share = float(odd.sum() / compared.sum())
     name = max(odd_of, key=lambda name: int(odd_of[name].sum()))
-    place = np.flatnonzero(is_known)[np.flatnonzero(odd & (same == same[np.flatnonzero(odd_of[name])[0]]))]
+    place = np.flatnonzero(is_known)[np.flatnonzero(odd & (completion == completion[np.flatnonzero(odd_of[name])[0]]))]
     paid = np.unique(rows.values[name][place][np.isfinite(rows.values[name][place])])
     sentence = (
         f"{int(compared.sum())} rollouts have a duplicate (same prompt, task and completion tokens); for "
@@ -215,7 +215,7 @@ DISAGREEMENT = check(
     "within groups, the two disagree which rollout is better. Silent if another reward function agrees with the "
     "environment.",
     lambda run: _FUNCTIONS(run) or _REWARDS(run),
-    _look_disagreement,
+    _check_disagreement,
     needs_calls=True,
 )
 INCONSISTENT = check(
@@ -225,5 +225,5 @@ INCONSISTENT = check(
     f"more than {_DIFFERING:.0%} get a value from a reward function that differs by more than {_OF_RANGE:.0%} of its "
     "range.",
     lambda run: _FUNCTIONS(run) or _IDS(run),
-    _look_inconsistent,
+    _check_inconsistent,
 )

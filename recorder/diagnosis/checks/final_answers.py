@@ -43,7 +43,7 @@ class _Answers:
     column: str  # that has the references
     rows: Rows  # (M)
     written: list[str]  # (M)
-    given: list[str]  # (M) in plain form
+    answer: list[str]  # (M) in plain form
     reference: list[str]  # (M) likewise
     solved: Bools  # (M)
 
@@ -55,16 +55,16 @@ class _Answers:
     @cached_property
     def equal(self) -> Bools:
         """(M) True for an answer that is the reference."""
-        return np.array([a == b for a, b in zip(self.given, self.reference, strict=True)], bool)
+        return np.array([a == b for a, b in zip(self.answer, self.reference, strict=True)], bool)
 
     def is_another(self, references: set[str]) -> Bools:
         """Return (M) True for an answer that is not the rollout's reference, but that of another task."""
-        return np.array([answer in references for answer in self.given], bool) & ~self.equal
+        return np.array([answer in references for answer in self.answer], bool) & ~self.equal
 
     @property
     def is_other_number(self) -> Bools:
         """Return (M) True where answer and reference are numbers that differ."""
-        pairs = zip(self.given, self.reference, strict=True)
+        pairs = zip(self.answer, self.reference, strict=True)
         return np.array([all(map(_NUMBER.fullmatch, pair)) for pair in pairs], bool) & ~self.equal
 
 
@@ -90,8 +90,8 @@ def _check(run: Run) -> Outcome:
         return NotJudged("What counts as solved is not defined: set solved_at.")
     column = reference_column(run.rows, run.labels, run.settings.reference)
     if column is None:
-        meant = run.settings.reference or "like a reference answer"
-        return NotJudged(f"No column of the dataset is named {meant}: set reference.", Lack.TASKS)
+        expected_name = run.settings.reference or "like a reference answer"
+        return NotJudged(f"No column of the dataset is named {expected_name}: set reference.", Lack.TASKS)
     if (card := _empty_references(run, column)) is not None:
         return card
     chosen = np.unique(run.rows.group)
@@ -99,12 +99,14 @@ def _check(run: Run) -> Outcome:
     answers = _read_answers(run, run.rows.where(np.isin(run.rows.group, chosen)), column)
     references = {plain(reference) for reference in run.labels[column] if reference is not None}
     name = answers.name
-    if len(answers.given) < _ENOUGH or len(references) < _DISTINCT:
+    if len(answers.answer) < _ENOUGH or len(references) < _DISTINCT:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
-    card_of_answers = _refused(run, answers) or _contradicted(run, answers, references) or _shuffled(run, answers)
+    card_of_answers = (
+        _find_refused(run, answers) or _find_contradicted(run, answers, references) or _find_shuffled(run, answers)
+    )
     equal = percent(float(answers.equal.mean()))
-    calm = f"Of {len(answers.given):,} final answers that were read, {equal} equal their reference ({name})."
-    return card_of_answers or _one_answer(run, answers) or Below(calm)
+    calm = f"Of {len(answers.answer):,} final answers that were read, {equal} equal their reference ({name})."
+    return card_of_answers or _find_single_answer(run, answers) or Below(calm)
 
 
 def _empty_references(run: Run, column: str) -> Card | None:
@@ -137,10 +139,10 @@ def _lack_reference(run: Run, rows: Rows, references: Sequence[str | None]) -> B
     lacks = np.array([not (reference or "").strip() for reference in references], bool)
     of_functions = [values for name, values in rows.values.items() if success.is_decided_by(name)]
     deciding = [np.isfinite(values) for values in of_functions if np.isfinite(values[~lacks]).any()]
-    return lacks & success.known(rows) & (np.logical_or.reduce(deciding) if of_functions else True)
+    return lacks & success.countable(rows) & (np.logical_or.reduce(deciding) if of_functions else True)
 
 
-def _refused(run: Run, answers: _Answers) -> Card | None:
+def _find_refused(run: Run, answers: _Answers) -> Card | None:
     """Return the card if right answers that are written in one way never count, and most others do."""
     equal, kinds = answers.equal, [kind_of(text) for text in answers.written]
     for kind in dict.fromkeys(kinds):
@@ -168,7 +170,7 @@ def _refused(run: Run, answers: _Answers) -> Card | None:
     return None
 
 
-def _contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
+def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
     """Return the card if wrong answers count as right: another number than the reference, or another task's reference.
 
     Other words than the reference's may say the same.
@@ -179,7 +181,7 @@ def _contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | N
         return None
     titles = {
         "answers that contradict their reference count as right": (paid, wrong, _WRONG, paid),
-        "answers that equal their reference do not count as right": (missed, equal, _MISSED, _unpaid(answers)),
+        "answers that equal their reference do not count as right": (missed, equal, _MISSED, _find_unpaid(answers)),
     }
     findings = [
         (f"{affected.sum():,} of {of.sum():,} {title}", affected)
@@ -206,14 +208,14 @@ def _contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | N
     )
 
 
-def _unpaid(answers: _Answers) -> Bools:
+def _find_unpaid(answers: _Answers) -> Bools:
     """Return (M) True in groups of which most answers equal their reference, and none counts as right."""
     groups, group = np.unique(answers.rows.group, return_inverse=True)
     equal, solved = (np.bincount(group, column, len(groups)) for column in (answers.equal, answers.solved))
     return np.asarray(((solved == 0) & (equal > np.bincount(group) / 2))[group], bool)
 
 
-def _shuffled(run: Run, answers: _Answers) -> Card | None:
+def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
     """Return the card if groups without a right answer agree on the reference of another task."""
     group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
     unsolved = [
@@ -222,7 +224,7 @@ def _shuffled(run: Run, answers: _Answers) -> Card | None:
     agreed = dict[int, str]()
     for number in unsolved:
         mine = np.flatnonzero(group == number)
-        answer, count = Counter(answers.given[row] for row in mine).most_common(1)[0]
+        answer, count = Counter(answers.answer[row] for row in mine).most_common(1)[0]
         if len(mine) > 1 and count > _AGREE * len(mine):
             agreed[number] = answer
     if len(agreed) < max(_ENOUGH, _AGREE * len(unsolved)):
@@ -231,7 +233,7 @@ def _shuffled(run: Run, answers: _Answers) -> Card | None:
         plain(reference) for reference in set(run.read_labels(run.all)[answers.column]) if reference is not None
     }
     swapped = [number for number, answer in agreed.items() if answer in references]
-    is_agreed = np.array([answers.given[row] == agreed.get(int(group[row])) for row in range(len(group))], bool)
+    is_agreed = np.array([answers.answer[row] == agreed.get(int(group[row])) for row in range(len(group))], bool)
     others = ~answers.equal & ~is_agreed
     by_chance = float(answers.is_another(references)[others].mean()) if others.any() else 0.0
     is_varied = len({agreed[number] for number in swapped}) > len(swapped) / 2  # and not one answer to all
@@ -267,18 +269,18 @@ def _tail(hits: int, of: int, share: float) -> float:
     return sum(comb(of, k) * share**k * (1 - share) ** (of - k) for k in range(hits, of + 1))
 
 
-def _one_answer(run: Run, answers: _Answers) -> Card | None:
+def _find_single_answer(run: Run, answers: _Answers) -> Card | None:
     """Return the card if most rollouts give one answer, which far fewer references are, and fewer gave at first."""
-    answer, count = Counter(answers.given).most_common(1)[0]
-    share, asked = count / len(answers.given), answers.reference.count(answer) / len(answers.reference)
-    if share < max(_SAME, 2 * asked):
+    answer, count = Counter(answers.answer).most_common(1)[0]
+    share, expected = count / len(answers.answer), answers.reference.count(answer) / len(answers.reference)
+    if share < max(_SAME, 2 * expected):
         return None
     places = np.unique(np.linspace(0, len(run.all) - 1, _SPREAD).astype(int))
     spread = _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), answers.column)
-    is_answer = np.array([text == answer for text in spread.given], bool)
+    is_answer = np.array([text == answer for text in spread.answer], bool)
     early = is_answer[: max(len(is_answer) // 5, 1)]
     first = float(early.mean())
-    affected = np.array([text == answer for text in answers.given], bool)
+    affected = np.array([text == answer for text in answers.answer], bool)
     lost = run.lost[np.isin(run.rows.id, answers.rows.id)]
     cost = (
         max(float(lost[affected].mean()) - (float(lost[~affected].mean()) if (~affected).any() else 0.0), 0.0) * share
@@ -292,7 +294,7 @@ def _one_answer(run: Run, answers: _Answers) -> Card | None:
         cost=cost,
         evidence=(
             _read_said(answers),
-            f"It is the reference of {percent(asked)} of these rollouts; {solved} of those that give it are solved.",
+            f"It is the reference of {percent(expected)} of these rollouts; {solved} of those that give it are solved.",
             f"In the first fifth of the run {early.sum():,} of {len(early):,} answers that were read were this one.",
         ),
         suggestion="Take a checkpoint from before; a lower learning rate or a KL penalty keeps answers varied. Read "
@@ -311,7 +313,7 @@ def _extent(run: Run, answers: _Answers, affected: Bools) -> dict[str, Any]:
 
 
 def _read_said(answers: _Answers) -> str:
-    count = f"{len(answers.given):,} final answers of the last steps"
+    count = f"{len(answers.answer):,} final answers of the last steps"
     return f"{count} were read, and compared with the column {answers.name}."
 
 

@@ -144,7 +144,7 @@ def _unsolved_longer(run: Run) -> Difference | None:
     rows, success = run.rows, run.scale.success
     if not success.is_defined:
         return None
-    tokens = np.where(success.known(rows), lengths(rows), np.nan)
+    tokens = np.where(success.countable(rows), lengths(rows), np.nan)
     difference = compare(tokens, ~success.solved(rows), rows.group, rows.group)
     is_sure = difference is not None and difference.chance is not None and difference.chance < CHANCE
     return difference if difference is not None and is_sure and difference.value > 0 else None

@@ -55,7 +55,7 @@ def _check(run: Run) -> Outcome:
         evidence=(
             *_kinds(rows.error[ended].tolist()),
             *_tasks(rows, bad, dead),
-            *_received(whole, has_error),
+            *_describe_received(whole, has_error),
             *_read_errors(run, has_error),
         ),
         suggestion="Read the errors: imported files do not say whether the policy or the environment is at fault."
@@ -94,7 +94,7 @@ def _tasks(rows: Rows, bad: Bools, dead: list[str]) -> list[str]:
     return [f"Affected tasks: {listed(worst)}."] if worst else []
 
 
-def _received(whole: Bools, has_error: Bools) -> list[str]:
+def _describe_received(whole: Bools, has_error: Bools) -> list[str]:
     """Describe the errors that the model received."""
     every, some = int(whole.sum()), int((has_error & ~whole).sum())
     sentences = [f"In {every} rollouts all calls failed."] if every else []
@@ -120,8 +120,8 @@ def _errors_in(entries: Iterable[Any]) -> Iterator[str]:
             if entry.get("error") is not None and entry.get("observation") is None:
                 yield str(entry["error"])
             metadata = entry.get("metadata")
-            made = metadata.get("calls") if isinstance(metadata, dict) else None
-            yield from _errors_in(made if isinstance(made, list) else ())
+            calls = metadata.get("calls") if isinstance(metadata, dict) else None
+            yield from _errors_in(calls if isinstance(calls, list) else ())
 
 
 DIAGNOSTIC = check(

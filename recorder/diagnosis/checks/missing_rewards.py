@@ -41,7 +41,7 @@ def unanswered(rows: Rows, name: str) -> Bools:
     has_missing = np.bincount(pair[missing], minlength=len(pairs)) > 0
     mixed = has_missing & (np.bincount(pair[answered], minlength=len(pairs)) > 0)
     task = pairs % many
-    some, all_of = (np.bincount(task[those], minlength=many) for those in (mixed, has_missing))
+    some, all_of = (np.bincount(task[chosen], minlength=many) for chosen in (mixed, has_missing))
     is_unanswered: Bools = missing & (mixed | ((some > 0) & (some >= _MOSTLY * all_of))[task])[pair]
     return is_unanswered
 
@@ -56,7 +56,7 @@ def _others_rows(rows: Rows, name: str) -> Bools:
     return is_others
 
 
-def _look_invalid(run: Run) -> Outcome:
+def _check_invalid(run: Run) -> Outcome:
     bad = invalid(run.rows)
     unscored = {name: unanswered(run.rows, name) for name in run.rows.values}
     gaps = {
@@ -64,9 +64,9 @@ def _look_invalid(run: Run) -> Outcome:
         for name, affected in unscored.items()
         if affected.mean() > _OF_ONE or (affected & run.rows.odd).any()
     }
-    cards = [_declined(run, bad)] if bad.any() else []
+    cards = [_declined_card(run, bad)] if bad.any() else []
     cards += [_answers_for_some(run, gaps)] if gaps else []
-    cards += _stopped(run)
+    cards += _find_stopped(run)
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
     silent = [name for name, values in run.all.parts.items() if not np.isfinite(values).any()]
@@ -80,7 +80,7 @@ def _look_invalid(run: Run) -> Outcome:
     return _never_answers(run, silent)
 
 
-def _declined(run: Run, bad: Bools) -> Card:
+def _declined_card(run: Run, bad: Bools) -> Card:
     rows = run.rows
     share = float(bad.mean())
     names = [name for name, values in rows.parts.items() if np.isnan(values[bad]).all()]
@@ -134,7 +134,7 @@ def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
     )
 
 
-def _stopped(run: Run) -> Iterator[Card]:
+def _find_stopped(run: Run) -> Iterator[Card]:
     """Yield a card for each function that scored nearly all of the run, an eval or a family of tasks, and since a step
     scores none of it.
     """
@@ -215,7 +215,7 @@ INVALID_REWARD = check(
     "another function scores exactly those; a function that scored at least "
     f"{_NEARLY_ALL:.0%} of the run, an eval or a family of tasks, and since a step scores none of it.",
     needs("a reward", lambda run: run.rows.scored),
-    _look_invalid,
+    _check_invalid,
     source="TRL PR 6427, OpenEnv PR 675",
     limits=None,
 )

@@ -51,10 +51,10 @@ def holds(answer: str, reference: str) -> bool:
     >>> holds("So it is 1250.", "1,250"), holds("So it is 0.75.", "3/4"), holds("It is 12500.", "1,250")
     (True, True, False)
     """
-    end, wanted = answer[-_END:], _values(reference)
-    if len(wanted) == 1 and kind_of(reference) not in {"is a list", "is an expression", "is a text"}:
-        return wanted[0] in _values(end)
-    return _squeezed(reference) in _squeezed(end)
+    end, numbers = answer[-_END:], _values(reference)
+    if len(numbers) == 1 and kind_of(reference) not in {"is a list", "is an expression", "is a text"}:
+        return numbers[0] in _values(end)
+    return _squeeze(reference) in _squeeze(end)
 
 
 def plain(answer: str, *, is_line: bool = False) -> str:
@@ -66,7 +66,7 @@ def plain(answer: str, *, is_line: bool = False) -> str:
     text = bare(answer, is_line=is_line)
     values = _values(text)
     is_number = len(values) == 1 and kind_of(text) not in {"is a list", "is an expression", "is a text"}
-    return str(values[0]) if is_number else _squeezed(text)
+    return str(values[0]) if is_number else _squeeze(text)
 
 
 def bare(answer: str, *, is_line: bool = False) -> str:
@@ -84,7 +84,7 @@ def _values(text: str) -> list[Fraction]:
     return [Fraction(number) for number in numbers if not re.search(r"/0*$", number)]
 
 
-def _squeezed(text: str) -> str:
+def _squeeze(text: str) -> str:
     return "".join(filter(str.isalnum, text.casefold()))
 
 
@@ -92,13 +92,13 @@ def _check(run: Run) -> Outcome:
     success, limit = run.scale.success, run.threshold("never_matches", _NEVER)
     if not success.is_defined:
         return NotJudged("What counts as solved is not defined: set solved_at.")
-    unsolved = _unsolved(run)
+    unsolved = _find_unsolved(run)
     if unsolved.sum() < _TASKS:
         return Below(f"{unsolved.sum()} tasks were never solved: too few to compare forms of references.")
     column = reference_column(run.rows, run.labels, run.settings.reference)
     if column is None:
-        meant = run.settings.reference or "like a reference answer"
-        return NotJudged(f"No column of the dataset is named {meant}.", Lack.TASKS)
+        expected_name = run.settings.reference or "like a reference answer"
+        return NotJudged(f"No column of the dataset is named {expected_name}.", Lack.TASKS)
     references = run.read_labels(run.all)[column]
     kinds = {
         reference: kind_of(reference) for reference in set(references) if reference is not None and reference.strip()
@@ -106,14 +106,16 @@ def _check(run: Run) -> Outcome:
     rows, kind = run.all, np.array([kinds.get(reference or "") for reference in references], object)
     is_known, units = tried(rows, run.scale) & (kind != None), _units(rows)  # noqa: E711 - of each
     won = success.solved(rows)
-    named = {name: is_known & (kind == name) for name in KINDS}
-    for name, mine in named.items():
+    by_kind = {name: is_known & (kind == name) for name in KINDS}
+    for name, mine in by_kind.items():
         others = is_known & ~mine
         tasks, rest = np.unique(units[mine]), np.unique(units[others])
         if len(tasks) < _TASKS or mine.sum() < _ROLLOUTS or won[mine].mean() > limit:
             continue
         chance = (
-            float(unsolved[rest].mean()) ** len(tasks) * sum(some.any() for some in named.values()) if len(rest) else 1
+            float(unsolved[rest].mean()) ** len(tasks) * sum(some.any() for some in by_kind.values())
+            if len(rest)
+            else 1
         )
         if chance <= _CHANCE and won[others].mean() >= _OTHERS:
             return _card(run, column, references, name, mine, others)
@@ -125,7 +127,7 @@ def _units(rows: Rows) -> Ints:
     return rows.task if (rows.task >= 0).all() else rows.group
 
 
-def _unsolved(run: Run) -> Bools:
+def _find_unsolved(run: Run) -> Bools:
     """Return (U,) True for tasks, or groups, that were tried and never solved."""
     rows = run.all
     units, is_known = _units(rows), np.isfinite(rows.reward)
@@ -163,7 +165,7 @@ def _card(run: Run, column: str, references: Sequence[str | None], name: str, mi
     title = (
         f"{won[mine].sum():,} of {mine.sum():,} answers to the {tasks:,} tasks whose reference {name} count as right"
     )
-    sentence = f"Of other tasks {percent(float(won[others].mean()))} do ({run.scale.success.said})."
+    sentence = f"Of other tasks {percent(float(won[others].mean()))} do ({run.scale.success.description})."
     texts = f"Of {read:,} of their answers that were read, {holding:,} end with the reference, in some form"
     texts += f"; of {read_others:,} to other tasks that do not count, {holding_others:,}" * (read_others > 0)
     by_chance = holding_others / max(read_others, 1)

@@ -42,7 +42,7 @@ class _Heard(NamedTuple):
     """One kind of observation, or one that is most of what a rollout hears."""
 
     key: int
-    own: Bools  # (N,) True for rollouts of all steps that have it
+    affected: Bools  # (N,) True for rollouts of all steps that have it
     since: int
     chance: float
     cost: float = 0.0  # reward per rollout that has it
@@ -54,9 +54,9 @@ def _check(run: Run) -> Outcome:
     if len(rows.steps) < 2:
         return NotJudged("The run has a single step.")
     tasks = rows if tasks_recur(rows) else with_families(rows)
-    same = rows.eval if tasks is None else tasks.task
+    task = rows.eval if tasks is None else tasks.task
     compared, candidates = 0, list[_Heard]()
-    for key, has_observation in _often(rows, run.rows, limit):
+    for key, has_observation in _find_frequent(rows, run.rows, limit):
         compared += 1
         # Of what only some tasks hear, the share by step may not show the step: then it begins where it first occurs,
         # and chance is that of any of the steps.
@@ -64,25 +64,25 @@ def _check(run: Run) -> Outcome:
             above(rows.by_step(has_observation), limit)["since_step"],
             int(np.percentile(rows.step[has_observation], _FIRST)),
         )
-        heard = _begin(rows, same, key, has_observation, jump) or _begin(
-            rows, same, key, has_observation, first, len(rows.steps)
+        heard = _begin(rows, task, key, has_observation, jump) or _begin(
+            rows, task, key, has_observation, first, len(rows.steps)
         )
         candidates += [heard] if heard else []
     most = chance_limit([candidate.chance for candidate in candidates] + [1.0] * (compared - len(candidates)))
     begun = [candidate for candidate in candidates if candidate.chance <= most]
-    costly = [heard for observation in begun if (heard := _costly(run, observation, begun, tasks)) is not None]
+    costly = [heard for observation in begun if (heard := _weigh_cost(run, observation, begun, tasks)) is not None]
     if not costly:
         return uncovered(run) or Below(
             f"None of {compared} frequent observations began during the run and costs reward."
         )
-    worst = max(costly, key=lambda heard: heard.cost * heard.own.sum())
+    worst = max(costly, key=lambda heard: heard.cost * heard.affected.sum())
     alike = [heard for heard in costly if abs(heard.since - worst.since) <= _NEAR]
-    whole = worst._replace(own=np.logical_or.reduce([heard.own for heard in alike]))
-    return _card(run, _costly(run, whole, begun, tasks) or worst, alike, limit)
+    whole = worst._replace(affected=np.logical_or.reduce([heard.affected for heard in alike]))
+    return _card(run, _weigh_cost(run, whole, begun, tasks) or worst, alike, limit)
 
 
 def _begin(
-    rows: Rows, same: Ints, key: int, has_observation: Bools, since: int | None, tried: int = 1
+    rows: Rows, task: Ints, key: int, has_observation: Bools, since: int | None, tried: int = 1
 ) -> _Heard | None:
     """Return an observation that began at a step; None if that may be chance, or it was not far rarer before among the
     tasks (or evals) with the (N,) codes `same`. `tried` is the number of steps of which this one was chosen.
@@ -90,7 +90,7 @@ def _begin(
     if since is None or since <= rows.steps[0]:
         return None
     late = rows.step >= since
-    is_comparable = np.isin(same, same[~late])  # other tasks have other observations
+    is_comparable = np.isin(task, task[~late])  # other tasks have other observations
     difference = compare(np.where(is_comparable, has_observation, np.nan), late, rows.group)
     if (
         difference is None
@@ -102,7 +102,7 @@ def _begin(
     return _Heard(key, has_observation, since, difference.chance * tried) if is_rarer else None
 
 
-def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
+def _find_frequent(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
     """Yield those that are frequent in the last steps, and rare in the first ones: their key, and (N,) True for
     rollouts that have it. A key is odd if they are most of what a rollout hears.
     """
@@ -129,14 +129,14 @@ def _often(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
         yield int(kinds[place]), has_observation
 
 
-def _costly(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None) -> _Heard | None:
+def _weigh_cost(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None) -> _Heard | None:
     """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where
     groups are all or mostly of one kind, more than the same tasks before (than all before, if no task recurs and all
     lose more since); else None.
     """
     is_last = run.all.step >= run.rows.steps[0]
-    has_observation = heard.own
-    now, others = has_observation[is_last], ~np.logical_or.reduce([other.own for other in begun])[is_last]
+    has_observation = heard.affected
+    now, others = has_observation[is_last], ~np.logical_or.reduce([other.affected for other in begun])[is_last]
     loss = compare(np.where(now | others, run.lost, np.nan), now, run.rows.group, run.rows.group)
     # Where hardly any rollout of its groups is without it, those few tell too little.
     met = np.bincount(run.rows.group, now, len(run.rows.groups.size))[run.rows.group] > 0
@@ -144,12 +144,12 @@ def _costly(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None
     within = tells and (_is_sure(loss) or now[met].mean() < _COVERED)
     if not within:
         late, lost = run.all.step >= heard.since, np.maximum(losses(run.all, run.scale), 0.0)
-        among, same = has_observation | ~late, None if tasks is None else tasks.task
-        if same is not None:
-            among &= np.isin(same, np.unique(same[has_observation & late])) & (same >= 0)
+        among, task = has_observation | ~late, None if tasks is None else tasks.task
+        if task is not None:
+            among &= np.isin(task, np.unique(task[has_observation & late])) & (task >= 0)
         elif not _is_sure(compare(lost, late, run.all.group)):
             return None
-        loss = compare(np.where(among, lost, np.nan), late, run.all.group, same)
+        loss = compare(np.where(among, lost, np.nan), late, run.all.group, task)
     if loss is None or not _is_sure(loss):
         return None
     return heard._replace(cost=loss.value, within=within)
@@ -161,20 +161,21 @@ def _is_sure(loss: Difference | None) -> bool:
 
 def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Outcome:
     rows, keys = run.all, {observation.key >> 1 for observation in alike}
-    affected = np.logical_or.reduce([observation.own for observation in alike])
+    affected = np.logical_or.reduce([observation.affected for observation in alike])
     is_last = rows.step >= run.rows.steps[0]
     before = ~affected & (rows.step < worst.since)
-    same = before & np.isin(rows.task, np.unique(rows.task[affected]))
+    is_same_task = before & np.isin(rows.task, np.unique(rows.task[affected]))
     now, earlier = (
-        list(run.sample(of, _READ).values()) for of in (affected & is_last, same if same.sum() >= _READ else before)
+        list(run.sample(of, _READ).values())
+        for of in (affected & is_last, is_same_task if is_same_task.sum() >= _READ else before)
     )
     answers = _Answers.of(now, earlier, keys)
     if not answers.got:
         return NotJudged("The texts of its rollouts cannot be read.")
     mine, rest = float(affected[is_last].mean()), float(affected[rows.step < worst.since].mean())
-    named = _quoted(now, worst.key >> 1) + (f" (or one of {len(keys) - 1} more)" if len(keys) > 1 else "")
-    what = "is most of what" if all(observation.key & 1 for observation in alike) else "is answered to"
-    title = f"{named} {what} {percent(mine)} of rollouts{' hear' * what.startswith('is most')}"
+    quotation = _quote(now, worst.key >> 1) + (f" (or one of {len(keys) - 1} more)" if len(keys) > 1 else "")
+    predicate = "is most of what" if all(observation.key & 1 for observation in alike) else "is answered to"
+    title = f"{quotation} {predicate} {percent(mine)} of rollouts{' hear' * predicate.startswith('is most')}"
     title += f", {percent(rest)} before step {worst.since:,}"
     if answers.share_known < _SAME_ACTIONS:
         return Below(f"{title}; it follows actions that were not taken before.")
@@ -224,9 +225,9 @@ class _Answers(NamedTuple):
         names = kind_names([entry["action"] for some in entries for entry in some])
         counts, left = list[Counter[str]](), iter(names)
         for some in entries:
-            named = list(zip(some, left, strict=False))  # the list first: it ends without taking a name
-            got = Counter(name for entry, name in named if _key(entry.get("observation")) in keys)
-            counts += [got, Counter(name for _, name in named)]
+            pairs = list(zip(some, left, strict=False))  # the list first: it ends without taking a name
+            got = Counter(name for entry, name in pairs if _key(entry.get("observation")) in keys)
+            counts += [got, Counter(name for _, name in pairs)]
         return cls(counts[0], counts[1], counts[2], counts[3], (len(now), len(earlier)))
 
     @property
@@ -268,7 +269,7 @@ def _key(observation: Any) -> int | None:
     return None if key is None else int.from_bytes(key.encode(), "little")
 
 
-def _quoted(read: Sequence[Texts], key: int) -> str:
+def _quote(read: Sequence[Texts], key: int) -> str:
     """Return the first observation of that key, in quotation marks: as far as all of them that were read begin alike
     but for numbers; words for one without text.
     """
@@ -276,7 +277,7 @@ def _quoted(read: Sequence[Texts], key: int) -> str:
     heard = [" ".join((observed_text(observation) or "").split()) for observation in every if _key(observation) == key]
     text = next(iter(heard), "")
     words = [_DIGITS.sub("0", line).split() for line in heard]
-    alike = len(list(takewhile(lambda same: len(set(same)) == 1, zip(*words, strict=False))))
+    alike = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))))
     if 0 < alike < len(text.split()):
         text = " ".join(text.split()[:alike]) + _MORE
     return f"\u201c{text if len(text) <= _SHOWN else text[:_SHOWN] + _MORE}\u201d" if text else "An empty text"

@@ -63,7 +63,7 @@ def _unparsed_end(rows: Rows) -> Bools:
     return ended
 
 
-def _look_unparsed(run: Run) -> Outcome:
+def _check_unparsed(run: Run) -> Outcome:
     rows, limit, fallback = run.rows, run.threshold("parse_failures", _SHARE), fallback_of(run.rows)
     failures, ended = _failures(rows, fallback), _unparsed_end(rows)
     is_known = ~np.isnan(failures)
@@ -140,14 +140,14 @@ def _idle(rows: Rows, every: Rows) -> Floats:
     return np.where(silent, 1.0, np.where(np.isnan(steps), np.nan, steps == 0))
 
 
-def _look_idle(run: Run) -> Outcome:
+def _check_idle(run: Run) -> Outcome:
     if (unknown := uncovered(run)) is not None:
         return unknown  # an unattributed action would look like none
     rows, limit = run.rows, run.threshold("never_acted", _SHARE)
     idle, acting = _idle(rows, run.all), run.all.facts["env_steps"] > 0
     # If rollouts act without tool calls, an action is looked for in every answer.
     by_text = acting.any() and (run.all.facts["tool_calls"][acting] > 0).mean() < _BY_TOOLS
-    if by_text and isinstance(_look_unparsed(replace(run, read_texts=read_nothing)), Card):
+    if by_text and isinstance(_check_unparsed(replace(run, read_texts=read_nothing)), Card):
         # No action was found in their first answer either.
         idle = np.where(np.isnan(rows.facts["env_steps"]), np.nan, idle)
     share = mean(idle)
@@ -180,7 +180,7 @@ def _look_idle(run: Run) -> Outcome:
     )
 
 
-def _look_empty(run: Run) -> Outcome:
+def _check_empty(run: Run) -> Outcome:
     rows, limit, every = run.rows, run.threshold("empty_answers", _EMPTY), find_empty(run.all)
     empty = every[run.all.step >= rows.steps[0]]
     affected = empty == 1
@@ -207,7 +207,7 @@ def _look_empty(run: Run) -> Outcome:
     )
 
 
-def _look_format(run: Run) -> Outcome:
+def _check_format(run: Run) -> Outcome:
     forms = [name for name in run.rows.values if _is_form(run, name)]
     if not forms:
         return NotJudged("No function of two values says whether answers have a form.")
@@ -270,7 +270,7 @@ PARSE_FAILURES = check(
     f"rollouts that end so, or {_TENTH:.0%} of the lost reward. If most actions that do not occur in the answer before "
     f"them are one and the same, and {OCCUR:.0%} of the others occur in theirs, the loop sent it in place of one.",
     needs("actions, as record(parse=...) finds them", lambda run: _failures(run.rows, fallback_of(run.rows)) >= 0),
-    _look_unparsed,
+    _check_unparsed,
     source="evalscope's budget, verl PR 7697",
     needs_calls=True,
 )
@@ -281,7 +281,7 @@ NEVER_ACTED = check(
     "the others. If actions are parsed from text and many answers have none, rollouts that never reach the environment "
     "count as parse failures.",
     needs("an environment", lambda run: (run.rows.facts["env_steps"] >= 0).any() or run.all.facts["env_steps"] > 0),
-    _look_idle,
+    _check_idle,
     source="NeMo Gym PR 1304; the threshold is ours",
 )
 EMPTY_ANSWERS = check(
@@ -290,7 +290,7 @@ EMPTY_ANSWERS = check(
     f"Share of rollouts without any text and tool call in their answers, above {_EMPTY:.0%}, unless they do as well as "
     "the others.",
     needs("texts of answers", lambda run: np.isfinite(find_empty(run.all))),
-    _look_empty,
+    _check_empty,
 )
 LOST_FORMAT = check(
     "lost_format",
@@ -300,5 +300,5 @@ LOST_FORMAT = check(
     "many not; if other functions pay them less than others of their groups, with a probability below "
     f"{contrast.SURER:.1%} by chance.",
     lambda run: None if len(run.rows.values) > 1 else "two reward functions",
-    _look_format,
+    _check_format,
 )

@@ -66,15 +66,17 @@ def follows(run: Run) -> Follows | NotJudged:
     limit, share = run.threshold("proxy", R), shares(rows)
     figures = list_figures(rows)
     forms = {name: values for name, values in rows.values.items() if is_form(name)}
-    candidates = [_closest(rows, None, 1.0, limit, figures | (forms if any(map(is_outcome, rows.values)) else {}))]
+    candidates = [_find_closest(rows, None, 1.0, limit, figures | (forms if any(map(is_outcome, rows.values)) else {}))]
     names = [name for name in share if share[name] >= _SHARE and not is_form(name)]
     names = [name for name in names if _is_graded(rows, rows.parts[name])]
-    of_functions = [_closest(rows, name, share[name], limit, figures) for name in names]
+    of_functions = [_find_closest(rows, name, share[name], limit, figures) for name in names]
     candidates += [follows for follows in of_functions if not _is_meant(run, follows)]
     return max(candidates, key=lambda candidate: (candidate.is_whole, candidate.function is None, abs(candidate.r)))
 
 
-def _closest(rows: Rows, function: str | None, share: float, limit: float, figures: Mapping[str, Floats]) -> Follows:
+def _find_closest(
+    rows: Rows, function: str | None, share: float, limit: float, figures: Mapping[str, Floats]
+) -> Follows:
     paid, is_odd = rows.reward if function is None else rows.parts[function], rows.group % 2 > 0
     r = {name: float(np.nan_to_num(correlation(rows, paid, values))) for name, values in figures.items()}
     name = max(r, key=lambda name: abs(r[name]))

@@ -31,7 +31,7 @@ _MOVED = 0.1  # of the way to the new value, by which the others may fall [ours]
 _TELLS = ("reward_parts", "dead_groups", "signal_cliff", "never_solved", "forgotten", "disagreement", "hacking")
 
 
-def _look_constant(run: Run) -> Outcome:
+def _check_constant(run: Run) -> Outcome:
     if extent(run.rows.reward) <= SAME:
         return NotJudged("The whole reward is constant, not one function alone.")
     outcomes = [_find_constant(run, name) or _find_of_prompt(run, name) for name in run.rows.values]
@@ -133,7 +133,7 @@ def _make_card(
     )
 
 
-def _look_new(run: Run) -> Outcome:
+def _check_new(run: Run) -> Outcome:
     graded = [name for name, part in run.rows.parts.items() if len(levels(part)) > _LEVELS]
     if not graded:
         return NotJudged(f"No reward function gives more than {_LEVELS} different values.")
@@ -234,7 +234,7 @@ CONSTANT_FUNCTION = check(
     f"completions (at least {_GROUPS} groups), with {_GRADED} or more values between groups. Silent if the whole "
     "reward is constant.",
     needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),
-    _look_constant,
+    _check_constant,
     limits=None,
 )
 NEW_VALUE = check(
@@ -246,5 +246,5 @@ NEW_VALUE = check(
     f"{_MOVED:.0%} of the way to the lowest, and rollouts with it do not differ from others of their groups in any "
     "other figure. Not judged for functions of few values: their failures look like wrong answers.",
     needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),
-    _look_new,
+    _check_new,
 )

@@ -44,7 +44,7 @@ def _recent(run: Run, name: str) -> list[float]:
     return recent
 
 
-def _look_no_update(run: Run) -> Outcome:
+def _check_no_update(run: Run) -> Outcome:
     spread = run.rows.groups.std
     if not np.isfinite(spread).any():
         return NotJudged("No group has rewards of more than one rollout.")
@@ -84,8 +84,8 @@ def _look_no_update(run: Run) -> Outcome:
     )
 
 
-def _look_mismatch(run: Run) -> Outcome:
-    outcomes = [make(run) for make in (_logged, _by_ratio, _by_entropy, _by_kl)]
+def _check_mismatch(run: Run) -> Outcome:
+    outcomes = [make(run) for make in (_check_logged, _by_ratio, _by_entropy, _by_kl)]
     first = next(
         (outcome for kind in (Card, Below, NotJudged) for outcome in outcomes if isinstance(outcome, kind)), None
     )
@@ -96,7 +96,7 @@ def _look_mismatch(run: Run) -> Outcome:
     return first
 
 
-def _logged(run: Run) -> Outcome:
+def _check_logged(run: Run) -> Outcome:
     whole = run.current.get(_DIFFERENCE, ())
     limit = run.threshold("mismatch", _MEAN)
     mean = _mean(run.recent(whole))
@@ -184,7 +184,7 @@ def _by_kl(run: Run) -> Outcome:
     ]
     if differ:
         return Below(f"The KL to the reference grew to {figure(last)}, and {differ[0]} changed with it.")
-    sentence = f"No change beyond chance from {compared.said}: {listed(list(differences))}."
+    sentence = f"No change beyond chance from {compared.description}: {listed(list(differences))}."
     title = f"the KL to the reference grew from {figure(first)} to {figure(last)}, and nothing that is sampled changed"
     advice = "Check that the sampler gets the weights of each step: their synchronisation, adapters, the model's name."
     return _card(run, title, [sentence], above(trend, _KL), advice)
@@ -237,8 +237,8 @@ def lag(rows: Rows) -> Floats:
 
     An asynchronous trainer reports it; otherwise it is the number of steps between generating and logging.
     """
-    made = np.maximum(rows.step - rows.policy_step - 1, 0).astype(float)
-    return np.where(np.isnan(rows.staleness), made, rows.staleness)
+    steps = np.maximum(rows.step - rows.policy_step - 1, 0).astype(float)
+    return np.where(np.isnan(rows.staleness), steps, rows.staleness)
 
 
 def reuse(run: Run) -> int:
@@ -251,7 +251,7 @@ def reuse(run: Run) -> int:
     return max(batches * times // accumulated, 1)
 
 
-def _look_staleness(run: Run) -> Outcome:
+def _check_staleness(run: Run) -> Outcome:
     limit = run.threshold("staleness", _LAG)
     ahead = (reuse(run) - 1) / 2  # the mean over the steps that use a batch
     behind = lag(run.rows)
@@ -283,7 +283,7 @@ NO_UPDATE = check(
     "Over the last steps a learning rate of at most {learning_rate:g}, a gradient norm of at most {grad_norm:g}, or a "
     "KL to the reference of at most {kl:g}, while rewards differ within groups.".format_map(STANDSTILL),
     lambda run: None if any(_recent(run, name) for name in STANDSTILL) else "the trainer's learning_rate or grad_norm",
-    _look_no_update,
+    _check_no_update,
     limits=None,
 )
 MISMATCH = check(
@@ -295,7 +295,7 @@ MISMATCH = check(
     f"Or a KL to the reference of at least {_KL:g} nats per token, {_GROWS:g} times that of the first steps, while no "
     f"figure of the rollouts changes beyond chance ({_GROUPS} groups on either side).",
     _missing,
-    _look_mismatch,
+    _check_mismatch,
     source="NeMo-RL; the thresholds of ratios and entropy are ours",
     limits=FROM_NOTHING,
 )
@@ -305,6 +305,6 @@ STALENESS = check(
     f"More than a tenth of the rollouts are {_LAG} or more versions older than the policy that is trained on them. A "
     "batch that is used for several steps (steps_per_generation, num_iterations) is older by half of them on average.",
     needs("a rollout", lambda run: len(run.rows), Lack.POLICY_VERSIONS),
-    _look_staleness,
+    _check_staleness,
     limits=FROM_NOTHING,
 )

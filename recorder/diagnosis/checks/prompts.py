@@ -26,7 +26,7 @@ def _tokens(rows: Rows) -> Floats:
     return rows.facts.get("prompt_tokens", np.full(len(rows), np.nan))
 
 
-def _look_cut(run: Run) -> Outcome:
+def _check_cut(run: Run) -> Outcome:
     rows, limit, tokens = run.rows, run.threshold("cut_prompts", _CUT), _tokens(run.rows)
     longest, configured = float(np.nanmax(tokens)), run.config.get("max_prompt_length")
     cut, is_limit = tokens == longest, longest == configured
@@ -85,7 +85,7 @@ def _is_beyond_doubt(run: Run, cut: Bools) -> bool:
     )
 
 
-def _look_unfilled(run: Run) -> Outcome:
+def _check_unfilled(run: Run) -> Outcome:
     groups, first = np.unique(run.rows.group, return_index=True)
     read = run.sample(np.isin(run.all.id, run.rows.id[first]), _READ)
     group_of = dict(zip(run.rows.id.tolist(), run.rows.group.tolist(), strict=True))
@@ -98,24 +98,24 @@ def _look_unfilled(run: Run) -> Outcome:
         for (label, value), (following, _) in zip(fields, [*fields[1:], ("", None)], strict=False):
             if (is_so := is_unfilled(label, value)) is not None:
                 (lacks[label, value or "", "" if value else following] if is_so else has[label]).add(group)
-    seen = replace(run, rows=run.rows.where(is_read := np.isin(run.rows.group, list(prompts))))
+    part = replace(run, rows=run.rows.where(is_read := np.isin(run.rows.group, list(prompts))))
     group, limit = run.rows.group[is_read], run.threshold("unfilled_prompts", _SHARE)
     cards = list[Card]()
     for (label, value, following), groups_of in lacks.items():
         chosen = np.isin(group, list(groups_of))
         filled = {other for other in has[label] - groups_of if not following or following in labels[other]}
         has_others = len(filled) >= LEAST_UNITS
-        if chosen.mean() > limit and (value or has_others) and _is_worse(seen, chosen, value, has_others=has_others):
-            cards.append(_unfilled_card(seen, chosen, label, value, (len(prompts), len(groups_of), len(filled))))
+        if chosen.mean() > limit and (value or has_others) and _is_worse(part, chosen, value, has_others=has_others):
+            cards.append(_unfilled_card(part, chosen, label, value, (len(prompts), len(groups_of), len(filled))))
     best = max(cards, key=lambda card: card.cost or 0.0, default=None)
     if best is None:
         return Below(f"Of {len(prompts):,} prompts that were read, none lacks a value at a cost.")
-    affected = np.isin(run.rows.id, seen.rows.id[best.own])
-    whole = affected if len(groups) <= _READ else _extended(run, affected, is_read)
+    affected = np.isin(run.rows.id, part.rows.id[best.own])
+    whole = affected if len(groups) <= _READ else _extend_to_places(run, affected, is_read)
     return replace(best, where=links.ids(run.rows.id[affected if whole is None else whole]), own=whole)
 
 
-def _extended(run: Run, affected: Bools, is_read: Bools) -> Bools | None:
+def _extend_to_places(run: Run, affected: Bools, is_read: Bools) -> Bools | None:
     """Return (N,) True for rollouts of the families or evals of which all that were read are so, whether read or not;
     None if others are so, too.
     """
@@ -172,7 +172,7 @@ CUT = check(
     f"rollouts and {_TASKS} tasks have it, and they lose more beyond chance. Silent if prompts have at most {_LENGTHS} "
     f"lengths, or another one (with a limit: within {1 - _NEAR:.0%} of it) has {_AS_OFTEN:.0%} as many tasks or more.",
     needs("prompt lengths", lambda run: np.isfinite(_tokens(run.rows)) & np.isfinite(run.rows.reward)),
-    _look_cut,
+    _check_cut,
 )
 UNFILLED = check(
     "unfilled_prompts",
@@ -184,5 +184,5 @@ UNFILLED = check(
     "are read, each of another group. Labels behind which nothing may be right, or a form, such as `History:` or "
     "`Answer:`, do not count, nor does code between fences.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
-    _look_unfilled,
+    _check_unfilled,
 )

@@ -38,7 +38,7 @@ def charged(run: Run) -> Bools:
     return np.zeros_like(loops) if is_silent else loops
 
 
-def _look_loops(run: Run) -> Outcome:
+def _check_loops(run: Run) -> Outcome:
     loops, sentences = charged(run), list[str]()
     if not loops.any():
         is_known, limit = ~np.isnan(run.rows.facts["action_tail"]), run.threshold("loops", _LOOPING)
@@ -77,7 +77,7 @@ def _paid(run: Run, loops: Bools) -> str:
     return f"Their mean reward is {figure(mine)}, that of the others {figure(others)}{chance}."
 
 
-def _look_turns(run: Run) -> Outcome:
+def _check_turns(run: Run) -> Outcome:
     rows, limit = run.rows, run.threshold("turn_limit", _OUT_OF_TURNS)
     ended: Bools = rows.stop_reason == StopReason.TURN_LIMIT
     share = float(ended.mean())
@@ -138,7 +138,7 @@ def repeating(rows: Rows) -> Bools:
     return is_repeating
 
 
-def _look_degenerate(run: Run) -> Outcome:
+def _check_degenerate(run: Run) -> Outcome:
     rows, limit, signs = run.rows, run.threshold("degenerate_text", _SHARE), _signs(run.rows)
     bad = repeating(rows)
     share = float(bad.mean())
@@ -170,8 +170,8 @@ def alike(rows: Rows) -> Floats:
         return np.where(sizes > 1, (sizes - kinds) / (sizes - 1), np.nan)
 
 
-def _look_diversity(run: Run) -> Outcome:
-    twins, chosen = duplicated(run.rows), _chosen(run)
+def _check_diversity(run: Run) -> Outcome:
+    twins, chosen = duplicated(run.rows), _choose_groups(run)
     sampled = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
     trends = [trend for trend in (logged(run.current), sampled) if trend]
     trend = next(
@@ -181,12 +181,14 @@ def _look_diversity(run: Run) -> Outcome:
     sentences = [] if share is None else [f"{percent(share)} of completions duplicate another of their group."]
     source = "the sampler's mean of -log p" if trend is sampled else "logged by the trainer"
     if fallen is not None or trend:
-        sentences.append(f"Entropy ({source}): {fallen.said if fallen else f'{figure(trend[-1][1])} nats per token'}.")
+        sentences.append(
+            f"Entropy ({source}): {fallen.description if fallen else f'{figure(trend[-1][1])} nats per token'}."
+        )
     if not chosen.any():
         if fallen is not None and fallen.is_collapsed:
             begun = below(trend, fallen.limit)
             if not _is_well(run, begun):
-                return _collapsed(run, fallen, source, begun)
+                return _collapse_card(run, fallen, source, begun)
             sentences.append("The mean reward still rises, or is near the best.")
         return Below(" ".join(sentences)) if sentences else NotJudged("No group has two completions to compare.")
     temperature = run.config.get("temperature")
@@ -207,10 +209,10 @@ def _look_diversity(run: Run) -> Outcome:
     )
 
 
-def _collapsed(run: Run, fall: Entropy, source: str, begun: dict[str, Any]) -> Card:
+def _collapse_card(run: Run, fall: Entropy, source: str, begun: dict[str, Any]) -> Card:
     return Card(
         id="diversity",
-        title=f"Entropy collapsed: {fall.said}",
+        title=f"Entropy collapsed: {fall.description}",
         cost=run.fall.lost,
         evidence=(f"It is {source}.", "The policy samples almost only its likeliest tokens: it no longer explores."),
         suggestion="Add an entropy bonus or a KL term, lower the learning rate, or return to an earlier checkpoint.",
@@ -231,26 +233,26 @@ def _is_well(run: Run, begun: dict[str, Any]) -> bool:
     return gain.is_sure and gain.value > 0
 
 
-def _chosen(run: Run) -> Bools:
+def _choose_groups(run: Run) -> Bools:
     """Return (G,) True for groups whose rewards are equal because their completions are.
 
     If sampling is known to be cold, that is every group with zero variance. If the sampler's log-probs show a
     near-deterministic policy, it is every group with zero variance or duplicate completions.
     """
     twins, is_dead = alike(run.rows), dead(run.rows.groups)
-    is_known, same = ~np.isnan(twins), twins >= _ALIKE
+    is_known, has_twins = ~np.isnan(twins), twins >= _ALIKE
     limit = run.threshold("diversity", _HALF)
     is_alike = is_known.any() and float(twins[is_known].mean()) >= limit
     if is_known.any() and _is_cold(run):
         chosen, is_enough = is_dead, is_alike
     # If the policy samples almost only its likeliest tokens, duplicates follow from that.
     elif is_alike and (surprise := mean(-run.rows.facts["mean_logprob"])) is not None and surprise < FLOOR:
-        chosen = is_dead | same
+        chosen = is_dead | has_twins
         failed = chosen & unsolved_groups(run.rows, run.scale)
         is_enough = failed.sum() >= _FAILED * is_known.sum()
     else:
-        chosen = is_dead & same
-        is_enough = is_known.any() and same.sum() / is_known.sum() >= limit and is_dead[same].mean() >= _DEAD
+        chosen = is_dead & has_twins
+        is_enough = is_known.any() and has_twins.sum() / is_known.sum() >= limit and is_dead[has_twins].mean() >= _DEAD
     return chosen & is_enough
 
 
@@ -269,7 +271,7 @@ LOOPS = check(
     needs(
         "actions, as record_environment() or trace_env() records them", lambda run: run.rows.facts["action_tail"] >= 0
     ),
-    _look_loops,
+    _check_loops,
     needs_calls=True,
 )
 TURN_LIMIT = check(
@@ -278,7 +280,7 @@ TURN_LIMIT = check(
     f"Share of rollouts that ended at the turn limit, above {_OUT_OF_TURNS:.0%}, unless they do as well as the others. "
     "The lost reward of those that repeat their actions is counted under loops.",
     needs("why rollouts ended", lambda run: run.rows.stop_reason != StopReason.NOT_RECORDED),
-    _look_turns,
+    _check_turns,
     source="NeMo Gym PR 1304; the threshold is ours",
     needs_calls=True,
 )
@@ -289,7 +291,7 @@ DEGENERATE_TEXT = check(
     f"on, at most {_WORDS:.0%} of its words are distinct, or {_TRIGRAMS:.0%} of its three-word sequences repeat; in "
     f"more than {_SHARE:.0%} of rollouts, unless they do as well as the others.",
     needs("messages", lambda run: ~np.isnan(run.rows.facts["compression"])),
-    _look_degenerate,
+    _check_degenerate,
     source="slime, rolloutscope",
 )
 DIVERSITY = check(
@@ -304,6 +306,6 @@ DIVERSITY = check(
         "token ids, texts, or the trainer's entropy",
         lambda run: logged(run.current) or np.isfinite(run.rows.facts["completion_key"]),
     ),
-    _look_diversity,
+    _check_diversity,
     source="ours; there is no agreed floor",
 )

@@ -23,10 +23,12 @@ _SMALL = 0.1  # of the sum of all reward functions' ranges
 _BESIDE = ("turn_limit", "hacking", "forgotten")  # what learning one function in place of another explains
 
 
-def _look_functions(run: Run) -> Outcome:
+def _check_functions(run: Run) -> Outcome:
     units, share = _units(run), dict[str, float]()
     for unit in units:
-        if (card := _outweighed(unit) or _drowned(unit) or _overruled(unit) or _cancelled(unit)) is not None:
+        if (
+            card := _find_outweighed(unit) or _find_drowned(unit) or _find_overruled(unit) or _find_cancelled(unit)
+        ) is not None:
             return card if unit is run else _of_whole(run, unit, card)
         share |= shares(unit.rows)
     if not share:
@@ -65,7 +67,7 @@ def _of_whole(run: Run, unit: Run, card: Card) -> Card:
     return replace(card, cost=cost, own=chosen, evidence=(*card.evidence, counted))
 
 
-def _outweighed(run: Run) -> Card | None:
+def _find_outweighed(run: Run) -> Card | None:
     """Return a card if one function has nearly all of the variance, and another one that matters nearly none."""
     last = _pair(run, run.rows)
     pair = last or _pair_of_all(run)
@@ -73,8 +75,10 @@ def _outweighed(run: Run) -> Card | None:
         return None
     over = "" if last else " over the whole run"
     first, starved, share = pair
-    room, same = _room(run, starved), _only_value(run, starved)
-    check = f"Check why {starved} gives {figure(same or 0.0)} to every rollout, such as a parser that never matches."
+    room, only_value = _room(run, starved), _only_value(run, starved)
+    check = (
+        f"Check why {starved} gives {figure(only_value or 0.0)} to every rollout, such as a parser that never matches."
+    )
     return Card(
         id="reward_parts",
         title=f"{first} explains {part_of(share[first])} of the reward variance within groups{over}, {starved} "
@@ -85,13 +89,13 @@ def _outweighed(run: Run) -> Card | None:
             f"Weights: {first} {_weight(run, first)}, {starved} {_weight(run, starved)}.",
             "Advantages come from differences within a group: the policy learns what makes them.",
         ),
-        suggestion=_less_of(run, first, starved) if same is None else check,
-        where=_missing_it(run, starved),
+        suggestion=_suggest_less(run, first, starved) if only_value is None else check,
+        where=_where_below_best(run, starved),
         explains=("proxy", "length", *_BESIDE),
     )
 
 
-def _drowned(run: Run) -> Card | None:
+def _find_drowned(run: Run) -> Card | None:
     """Return a card if the functions that define success have nearly none of the variance, though it varies."""
     share, marks = shares(run.rows), {mark.column for mark in run.scale.success.marks}
     outcomes = [
@@ -117,15 +121,15 @@ def _drowned(run: Run) -> Card | None:
             "Advantages come from differences within a group: the policy learns what makes them.",
         ),
         suggestion=f"Raise the weight of {listed(outcomes)}, or gate the others on it.",
-        where=_missing_it(run, outcomes[0]),
+        where=_where_below_best(run, outcomes[0]),
         explains=("proxy", "length", *_BESIDE),
     )
 
 
-def _missing_it(run: Run, name: str) -> str:
+def _where_below_best(run: Run, name: str) -> str:
     """Return the filter for rollouts to which a function gave less than its best; all, if it gave each the same."""
-    if (same := _only_value(run, name)) is not None:
-        return f"{links.rewards(name)}<={same + SAME:.9g}"
+    if (only_value := _only_value(run, name)) is not None:
+        return f"{links.rewards(name)}<={only_value + SAME:.9g}"
     best_value = f"{float(np.nanmax(run.all.values[name])) - SAME:.9g}"
     is_whole = np.isfinite(run.rows.values[name]).all()
     return f"{links.rewards(name)}<{best_value}" if is_whole else f"-{links.rewards(name)}>={best_value}"
@@ -146,15 +150,15 @@ def part_of(share: float) -> str:
     return "all" if share > 1 + SAME else percent(share)
 
 
-def _less_of(run: Run, first: str, other: str) -> str:
-    return f"Lower {first}'s weight (now {_weight(run, first)}), or gate it on {other} > 0."
+def _suggest_less(run: Run, first: str, starved: str) -> str:
+    return f"Lower {first}'s weight (now {_weight(run, first)}), or gate it on {starved} > 0."
 
 
 def _part(share: float) -> str:
     return percent(share) if share > SAME else "none"
 
 
-def _overruled(run: Run) -> Card | None:
+def _find_overruled(run: Run) -> Card | None:
     """Return a card if one function has most of the variance and rises, and another one that matters falls."""
     share = shares(run.all)
     first = max(share, key=lambda name: share[name], default=None)
@@ -182,7 +186,7 @@ def _overruled(run: Run) -> Card | None:
             f"{first}: {figure(gain.before)} \u2192 {figure(gain.after)}.",
             f"{name} explains {_part(share[name])} of the reward variance within groups, which the policy learns from.",
         ),
-        suggestion=_less_of(run, first, name),
+        suggestion=_suggest_less(run, first, name),
         where=f"{links.rewards(name)}<={float(np.nanmin(run.rows.values[name])):.9g}",
         explains=_BESIDE,
     )
@@ -270,7 +274,7 @@ def cancels(rows: Rows) -> Bools:
     return (groups.size > 1) & (groups.std <= SAME) & (spread > SAME)
 
 
-def _cancelled(run: Run) -> Card | None:
+def _find_cancelled(run: Run) -> Card | None:
     cancelled = cancels(run.rows)
     affected, equal = cancelled[run.rows.group], dead(run.rows.groups)[run.rows.group]
     share = float(cancelled.mean()) if len(cancelled) else 0.0
@@ -300,7 +304,7 @@ def weightless(rows: Rows) -> dict[str, float]:
     }
 
 
-def _look_hacking(run: Run) -> Outcome:
+def _check_hacking(run: Run) -> Outcome:
     """Return a card if the reward rises, and a function of little weight or named like an outcome falls.
 
     The policy may have learned what the reward pays for in place of what is wanted.
@@ -370,7 +374,7 @@ REWARD_PARTS = check(
     f"(3) In more than {_LEAST:.0%} of groups, functions differ between rollouts, but their weighted sum does not. "
     "Each set of functions that score the same groups is judged for itself.",
     needs("two reward functions", lambda run: len(run.rows.parts) > 1, Lack.WEIGHTS),
-    _look_functions,
+    _check_functions,
     source="TRL issue 3857; the thresholds are ours",
 )
 HACKING = check(
@@ -384,5 +388,5 @@ HACKING = check(
     needs(
         "two reward functions, one of which may have the weight 0", lambda run: len(run.all.values) > 1, Lack.WEIGHTS
     ),
-    _look_hacking,
+    _check_hacking,
 )

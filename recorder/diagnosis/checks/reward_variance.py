@@ -23,7 +23,7 @@ _TRAIL, _LAST, _FALL = 20, 3, 0.5  # steps, steps, share
 _GOOD = 0.9  # of the range of rewards: groups that all pass have no variance
 
 
-def _look_constant(run: Run) -> Outcome:
+def _check_constant(run: Run) -> Outcome:
     rows = run.rows
     has = np.isfinite(rows.reward)
     rewards = rows.reward[has]
@@ -82,7 +82,7 @@ def follows_prompt(rows: Rows) -> bool:
     return bool(is_told and len(np.unique(rewards)) >= _GRADED)
 
 
-def _look_dead(run: Run) -> Outcome:
+def _check_dead(run: Run) -> Outcome:
     rows, limit = run.rows, run.threshold("dead_groups", _SHARE)
     if rows.is_evaluation:
         return NotJudged("Nothing is trained on an evaluation, so its groups need no variance.")
@@ -122,7 +122,7 @@ def _look_dead(run: Run) -> Outcome:
     )
 
 
-def _look_cliff(run: Run) -> Outcome:
+def _check_cliff(run: Run) -> Outcome:
     rows = run.all
     trend = rows.by_step(rows.groups.std[rows.group])
     if len(trend) < _TRAIL // 2 + _LAST:
@@ -188,7 +188,7 @@ CONSTANT_REWARD = check(
     "the environment rewarded none either. If other failures explain the equal rewards, only the lost reward of "
     "rollouts that ended normally is counted.",
     lambda run: None if np.isfinite(run.rows.reward).sum() >= _FEW else f"{_FEW} rewards",
-    _look_constant,
+    _check_constant,
     limits=None,
 )
 DEAD_GROUPS = check(
@@ -197,7 +197,7 @@ DEAD_GROUPS = check(
     f"At least {_SHARE:.0%} of groups have zero variance (their highest and lowest reward differ by at most {SAME:g}), "
     f"and at least {_FAILED:.0%} of all groups have it without being solved.",
     _GROUPS,
-    _look_dead,
+    _check_dead,
     source="rolloutscope; the split and its threshold are ours",
 )
 SIGNAL_CLIFF = check(
@@ -207,6 +207,6 @@ SIGNAL_CLIFF = check(
     f"before (at least {_TRAIL // 2}) and by more than chance, while the mean reward is not within a "
     f"tenth of the best, and has not risen against those {_TRAIL} steps, or has fallen against the last {_TRAIL // 2}.",
     _GROUPS,
-    _look_cliff,
+    _check_cliff,
     source="ours; RAGEN's reward variability cliff",
 )

@@ -40,10 +40,10 @@ _RECOVERED = 0.8  # of the share of before, in the last steps, above which a fam
 _SHIFT, _LEAST, _ERRORS, _CHANCE = 0.5, 0.05, 2.5, 0.01  # for the mix of tasks
 
 
-def _look_forgotten(run: Run) -> Outcome:
+def _check_forgotten(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return _UNDEFINED
-    rows, what, labelled = run.all, "tasks", labels(run.all, run.scale, run.settings)
+    rows, unit, labelled = run.all, "tasks", labels(run.all, run.scale, run.settings)
     if (grouped := with_families(rows)) is not None:
         whole = labels(grouped, run.scale, run.settings)
         lost = np.isin(grouped.task, np.flatnonzero(whole.label == Label.FORGOTTEN))
@@ -54,7 +54,7 @@ def _look_forgotten(run: Run) -> Outcome:
         )
         is_whole = len(np.unique(rows.task[still])) <= len(np.unique(rows.task[lost])) / 2
         if not tasks_recur(rows) or (lost.any() and is_whole and lost.sum() > (alone & ~lost).sum()):
-            rows, what, labelled = grouped, "task families", whole
+            rows, unit, labelled = grouped, "task families", whole
     often = int((np.bincount(rows.task[tried(rows, run.scale)]) >= ATTEMPTS).sum())
     if often == 0:
         return NotJudged(f"No task has {ATTEMPTS} attempts yet.", Lack.TASKS)
@@ -63,12 +63,12 @@ def _look_forgotten(run: Run) -> Outcome:
     if grouped is not None and not np.isin(rows.task, np.flatnonzero(starts >= 0))[is_last].any():
         partly = _find_partly_fallen(run, grouped)
         if (partly >= 0).any():
-            rows, what, starts = grouped, "task families", partly
+            rows, unit, starts = grouped, "task families", partly
     gone = np.flatnonzero(starts >= 0)
     of = tried(rows, run.scale) & np.isin(rows.task, gone)
     affected = np.isin(rows.task, gone)[is_last]
     if not affected.any():
-        return Below(f"None of {often:,} {what} with {ATTEMPTS} or more attempts regressed.")
+        return Below(f"None of {often:,} {unit} with {ATTEMPTS} or more attempts regressed.")
     is_late = rows.step >= starts[rows.task]
     won, loss = run.scale.success.solved(rows), losses(rows, run.scale)
     before, since = of & ~is_late, of & is_late
@@ -76,17 +76,17 @@ def _look_forgotten(run: Run) -> Outcome:
     names, first = [rows.tasks[task] for task in gone.tolist()], int(starts[gone].min())
     sentence = (
         f"{listed(names)}: {won[before].sum()} of {before.sum()} attempts solved before, {won[since].sum()} of "
-        f"{since.sum()} since. Solved: {run.scale.success.said}."
+        f"{since.sum()} since. Solved: {run.scale.success.description}."
     )
     return Card(
         id="forgotten",
-        title=f"{len(gone)} of {len(rows.tasks):,} {what} regressed: {percent(share)} of attempts solve "
+        title=f"{len(gone)} of {len(rows.tasks):,} {unit} regressed: {percent(share)} of attempts solve "
         f"{'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
         cost=max(float((run.lost[affected] - loss[before].mean()).sum()), 0.0) / len(run.rows),
         evidence=(sentence,),
         suggestion="Return to an earlier checkpoint, then lower the learning rate, add a KL term, or sample these "
         "tasks more often.",
-        where=links.tasks(names, "task" if what == "tasks" else "family"),
+        where=links.tasks(names, "task" if unit == "tasks" else "family"),
         trend=rows.where(of).by_step(won[of]),
         since_step=first,
         own=affected,
@@ -137,7 +137,7 @@ def never_solved(run: Run) -> Bools:
     return is_never
 
 
-def _look_never(run: Run) -> Outcome:
+def _check_never(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return _UNDEFINED
     rows = run.rows
@@ -169,7 +169,10 @@ def _look_never(run: Run) -> Outcome:
         title=f"{len(names)} of {judged} {'is' if len(names) == 1 else 'are'} never solved",
         cost=cost,
         evidence=(
-            f"{listed(names)}: none of {attempts} attempts over the whole run solved it ({run.scale.success.said}).",
+            (
+                f"{listed(names)}: none of {attempts} attempts over the whole run solved it "
+                f"({run.scale.success.description})."
+            ),
             (
                 f"{int(affected.sum())} attempts are in the last steps: {percent(float(affected.mean()))} of their "
                 "rollouts."
@@ -222,14 +225,14 @@ def _name_agreed(run: Run, hopeless: Bools) -> list[str]:
     )]  # fmt: skip
 
 
-def _look_mix(run: Run) -> Outcome:
+def _check_mix(run: Run) -> Outcome:
     """Split the change of the mean reward into change within tasks and change of their mix.
 
     The first is taken at the mean of both mixes, the second at the mean of both task means (Kitagawa 1955).
     """
     if run.windows is None:
         return NotJudged("The run has a single step.")
-    for field, rows in _mixed(run.all):
+    for field, rows in _list_mixes(run.all):
         spans = [(rows.step >= of.steps[0]) & (rows.step <= of.steps[-1]) for of in run.windows]
         sides = before, after = run.windows if field == "task" else (rows.where(spans[0]), rows.where(spans[1]))
         (n0, m0), (n1, m1) = _means(before), _means(after)
@@ -244,7 +247,7 @@ def _look_mix(run: Run) -> Outcome:
     else:
         before, after = run.windows
         (n0, _), (n1, _) = _means(before), _means(after)
-        return _look_others(run, before, after, (n0 > 0) & (n1 > 0))
+        return _check_others(run, before, after, (n0 > 0) & (n1 > 0))
     n0, n1, m0, m1 = (np.where(is_shared, column, 0.0) for column in (n0, n1, m0, m1))
     w0, w1 = n0 / n0.sum(), n1 / n1.sum()
     mix, within = float(((w1 - w0) * (m0 + m1) / 2).sum()), float(((m1 - m0) * (w0 + w1) / 2).sum())
@@ -278,7 +281,7 @@ def _look_mix(run: Run) -> Outcome:
     )
 
 
-def _mixed(rows: Rows) -> Iterator[tuple[str, Rows]]:
+def _list_mixes(rows: Rows) -> Iterator[tuple[str, Rows]]:
     """Yield what a mix may be of: a filter's field, and the rollouts with that in place of tasks: tasks, and where
     these do not come again, their families or the evals.
     """
@@ -290,16 +293,16 @@ def _mixed(rows: Rows) -> Iterator[tuple[str, Rows]]:
         yield "eval", replace(rows, task=rows.eval, tasks=rows.evals)
 
 
-def _look_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outcome:
+def _check_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outcome:
     """Tell of other tasks in place of the first ones; nothing shows if these are harder, or the policy is worse."""
     rows, early, late = run.all, run.all.step <= before.steps[-1], run.all.step >= after.steps[0]
     chosen = (early | late) & attempted(rows)
-    same = chosen & np.append(is_shared, False)[rows.task]
-    apart, alike = (compare(rows.reward[of], late[of], rows.group[of]) for of in (chosen & ~same, same))
+    is_of_both = chosen & np.append(is_shared, False)[rows.task]
+    apart, alike = (compare(rows.reward[of], late[of], rows.group[of]) for of in (chosen & ~is_of_both, is_of_both))
     has_fallen = alike is not None and alike.chance is not None and alike.chance <= _CHANCE and alike.value < 0
     # If the same tasks lost half as much, too, the new ones do not explain it.
     has_fallen = has_fallen or (alike is not None and apart is not None and alike.value <= apart.value / 2)
-    new = float((chosen & late & ~same).sum() / max((chosen & late).sum(), 1))
+    new = float((chosen & late & ~is_of_both).sum() / max((chosen & late).sum(), 1))
     is_new = tasks_recur(rows) and new >= run.threshold("task_mix", _SHIFT) and not has_fallen
     if not is_new or apart is None or apart.chance is None:
         return NotJudged(
@@ -312,7 +315,7 @@ def _look_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outco
             f"{percent(new)} of the last rollouts are of tasks that the first steps lack; their mean reward is "
             f"{figure(apart.chosen)}, of those in their place {figure(apart.others)}."
         )
-    names = [rows.tasks[task] for task in np.unique(rows.task[chosen & late & ~same]).tolist()]
+    names = [rows.tasks[task] for task in np.unique(rows.task[chosen & late & ~is_of_both]).tolist()]
     trend = rows.by_step(np.where(attempted(rows), rows.reward, np.nan))
     sentence = (
         f"Mean reward {figure(apart.chosen)} in {apart.groups[0]} groups of tasks that the first steps lack, "
@@ -330,7 +333,7 @@ def _look_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outco
         suggestion="Evaluate one checkpoint on the tasks of the first steps and on those of the last.",
         where=links.tasks(names),
         **below(trend, (apart.chosen + apart.others) / 2),
-        own=np.isin(run.rows.task, np.unique(rows.task[chosen & late & ~same])),
+        own=np.isin(run.rows.task, np.unique(rows.task[chosen & late & ~is_of_both])),
     )
 
 
@@ -347,7 +350,7 @@ FORGOTTEN = check(
     "that regressed as a whole is named in place of its tasks. Where none did, a family that is solved at most "
     f"{PARTLY_FALLEN:.0%} as often as before, if the same tasks are, too, and others fell less beyond chance.",
     _TASKS,
-    _look_forgotten,
+    _check_forgotten,
     source="ours; the number of attempts is verifiers'",
 )
 NEVER_SOLVED = check(
@@ -358,7 +361,7 @@ NEVER_SOLVED = check(
     "solved, only if the environment gives no rewards either. Silent if the reward depends on the prompt alone. Where "
     "most answers to half of the tasks agree, and not with the reference, the references are to be verified first.",
     _TASKS,
-    _look_never,
+    _check_never,
     source="verifiers",
     limits=FROM_ONE,
 )
@@ -374,6 +377,6 @@ TASK_MIX = check(
     f"reward is lower by {_LEAST:.0%} of the range, with a probability below {_CHANCE:.0%} of that by chance, if "
     "most tasks come again.",
     _TASKS,
-    _look_mix,
+    _check_mix,
     source="ours, with Kitagawa's decomposition",
 )

@@ -25,9 +25,9 @@ def mixed(rows: Rows) -> Bools:
     """Return (G,) True for groups in which two completions answer different prompts or tasks. A task that is named by
     its prompt does not count if what was asked is recorded: the prompt may hold what an environment showed.
     """
-    asked, is_known = rows.asked
-    named = np.array([*(not name.startswith(UNNAMED) for name in rows.tasks), False])  # the last: without a task
-    return _vary(rows, asked, np.where(is_known & ~named[rows.task], -1, rows.task))
+    prompt, is_known = rows.prompt_keys
+    has_name = np.array([*(not name.startswith(UNNAMED) for name in rows.tasks), False])  # the last: without a task
+    return _vary(rows, prompt, np.where(is_known & ~has_name[rows.task], -1, rows.task))
 
 
 def _vary(rows: Rows, *columns: Floats | Ints) -> Bools:
@@ -42,7 +42,7 @@ def unseeded(rows: Rows) -> Bools:
     dataset's prompt is one. Where that is not recorded, each of these prompts is of one task, and so is each group,
     unless its tasks are named by their prompts.
     """
-    keys, (_, is_known), is_mixed = rows.facts["prompt_key"], rows.asked, mixed(rows)[rows.group]
+    keys, (_, is_known), is_mixed = rows.facts["prompt_key"], rows.prompt_keys, mixed(rows)[rows.group]
     returned = rows.status == Status.OK
     is_unseeded: Bools = _vary(rows, keys)[rows.group] & is_known & ~is_mixed & returned
     odd = is_mixed & returned & ~is_known
@@ -62,7 +62,7 @@ def swapped(rows: Rows) -> Bools:
     tasks. (If a dataset contains a question twice, a step's other groups still have prompts of their own.) All False
     if the whole run has fewer prompts than tasks: prompts do not identify tasks then.
     """
-    prompt, _ = rows.asked
+    prompt, _ = rows.prompt_keys
     is_known = np.isfinite(prompt) & (rows.task >= 0)
     is_swapped = np.zeros(len(rows), bool)
     if not is_known.any():
@@ -82,24 +82,24 @@ def swapped(rows: Rows) -> Bools:
 def _check(run: Run) -> Outcome:
     rows = run.rows
     odd = mixed(rows)[rows.group] & ~unseeded(rows)
-    other = swapped(run.all)[run.all.step >= rows.steps[0]] & ~odd
-    if other.mean() < _SWAPPED:
-        other[:] = False
-    share = float((odd | other).mean())
+    is_swapped = swapped(run.all)[run.all.step >= rows.steps[0]] & ~odd
+    if is_swapped.mean() < _SWAPPED:
+        is_swapped[:] = False
+    share = float((odd | is_swapped).mean())
     if share <= run.threshold("wiring", 0.0):
         if np.bincount(rows.group).max() < 2:
             return NotJudged("No group has two rollouts.")
         return quiet(share, "of rollouts are grouped with another prompt", run.threshold("wiring", 0.0))
     groups, sizes = np.unique(rows.group[odd]), np.bincount(rows.group)
     sentences = [f"{len(groups)} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task."]
-    if other.any():
+    if is_swapped.any():
         sentences.append(
-            f"{other.sum()} rollouts answer a prompt that several tasks share: at most one of them asked it."
+            f"{is_swapped.sum()} rollouts answer a prompt that several tasks share: at most one of them asked it."
         )
     mixed_title = f"{percent(len(groups) / len(sizes))} of groups mix different prompts"
     keys = rows.facts["prompt_key"]
     # The filter on prompts finds the groups only if those that mix tasks are exactly those that mix prompts.
-    by_prompt = np.isfinite(keys).all() and not other.any()
+    by_prompt = np.isfinite(keys).all() and not is_swapped.any()
     by_prompt = by_prompt and ((distinct(rows.group, keys, count=len(sizes)) > 1)[rows.group] == odd).all()
     return Card(
         id="wiring",
@@ -107,13 +107,13 @@ def _check(run: Run) -> Outcome:
         cost=run.fall.lost * share,
         evidence=(*sentences, "Advantages compare a completion with its group: here with answers to other questions."),
         suggestion="Return rows in the order of the prompts: each prompt is already repeated num_generations times.",
-        where="prompts>1" if by_prompt else ids(rows.id[odd | other]),
+        where="prompts>1" if by_prompt else ids(rows.id[odd | is_swapped]),
         is_loss=False,
-        own=odd | other,
+        own=odd | is_swapped,
     )
 
 
-def _look_unseeded(run: Run) -> Outcome:
+def _check_unseeded(run: Run) -> Outcome:
     rows, limit = run.rows, run.threshold("unseeded", 0.0)
     odd = unseeded(rows)
     share = len(np.unique(rows.group[odd])) / len(rows.groups.size)
@@ -134,7 +134,7 @@ def _look_unseeded(run: Run) -> Outcome:
     )
 
 
-def _look_first_prompt(run: Run) -> Outcome:
+def _check_first_prompt(run: Run) -> Outcome:
     shares = run.recent(run.current.get(FIRST_PROMPT, ()))
     share, limit = max([value for _, value in shares], default=0.0), run.threshold("first_prompt", 0.0)
     if share <= limit:
@@ -172,7 +172,7 @@ FIRST_PROMPTS = check(
     f"The metric `{FIRST_PROMPT}` is above 0: rollouts were trained on answers to the first prompt of their group. "
     "It is recorded if environments returned different observations and TRL uses a vLLM server.",
     lambda run: _missing(run) if run.imported is None else "what the trainer asked its vLLM server for",
-    _look_first_prompt,
+    _check_first_prompt,
     source="TRL asks a server for prompts[::num_generations]",
 )
 UNSEEDED = check(
@@ -181,5 +181,5 @@ UNSEEDED = check(
     "At least one group has rollouts with different prompt token ids, although the dataset's prompt is the same (if "
     "that is not recorded: their task is, and no two tasks share one of these prompts): what was shown first differs.",
     _missing,
-    _look_unseeded,
+    _check_unseeded,
 )

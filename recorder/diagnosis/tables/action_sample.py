@@ -73,12 +73,12 @@ class Sample:
 def sampled(played: Sequence[Played]) -> Sample:
     """Return the summary of these rollouts."""
     moves = [[entry for entry in rollout.actions if entry["action"] is not None] for rollout in played]
-    named = iter(kind_names([entry["action"] for of_one in moves for entry in of_one]))
+    kind_name = iter(kind_names([entry["action"] for of_one in moves for entry in of_one]))
     kinds: dict[str, ActionKind] = {}
     errors: dict[str, Seen] = {}
     repeated: dict[str, Seen] = {}
     for rollout, entries in zip(played, moves, strict=True):
-        names = [next(named) for _ in entries]
+        names = [next(kind_name) for _ in entries]
         _add_actions(kinds, errors, rollout, entries, names)
         _add_observations(repeated, rollout)
     return Sample(
@@ -107,8 +107,8 @@ def _add_actions(
             kind.failed += 1
             _once(kind.failed_in, rollout.id)
             _see(errors, error, rollout.id, kind_of(error)).after[name] += 1
-    for _, same in groupby(zip(texts, names, strict=True)):
-        run = list(same)
+    for _, repeats in groupby(zip(texts, names, strict=True)):
+        run = list(repeats)
         if len(run) >= LOOP:
             _once(kinds[run[0][1]].looped_in, rollout.id)
     if names:
@@ -215,13 +215,13 @@ def _name_actions(shape: tuple[str, ...], actions: list[Any]) -> Iterable[str]:
     keys = shape[1:]
     if len(keys) == 1:
         return (f"{keys[0]}: {value}" for value in _values([action[keys[0]] for action in actions]))
-    key = _telling(keys, actions)
+    key = _find_telling_key(keys, actions)
     if key is not None:
         return (f"{key}: {action[key]}" for action in actions)
     return [f"{{{', '.join(keys)}}}"[:SHOWN]] * len(actions)
 
 
-def _telling(keys: Sequence[str], actions: Sequence[Mapping[str, Any]]) -> str | None:
+def _find_telling_key(keys: Sequence[str], actions: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the key whose short texts divide actions of one shape into the fewest kinds; None without one."""
     counts: dict[str, int] = {}
     for key in keys:

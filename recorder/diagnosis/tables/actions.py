@@ -30,19 +30,20 @@ class Habit:
 
 HABITS = (
     Habit("never_acted", "never act", "Not one action reached the environment.", "env_steps", "env_steps:0",
-          lambda it: it == 0),
+          lambda values: values == 0),
     Habit("env_errors", "have a call that raised", "At least one call to the environment raised, or one within it. An"
-          " error that only an observation tells of does not count.", "env_errors", "env_errors>0", lambda it: it > 0),
+          " error that only an observation tells of does not count.", "env_errors", "env_errors>0",
+          lambda values: values > 0),
     Habit("unparsed", "answer without an action", "At least one answer of the model gave no action. Of those who"
           " act by calling tools, the last answer may do so.", "parse_failures",
-          "parse_failures>0", lambda it: it > 0),
+          "parse_failures>0", lambda values: values > 0),
     Habit("streak", f"repeat an action {LOOP} times in a row", "Equal actions, one right after the other, anywhere.",
-          "action_streak", f"action_streak>={LOOP}", lambda it: it >= LOOP),
+          "action_streak", f"action_streak>={LOOP}", lambda values: values >= LOOP),
     Habit("loops", "repeat the same actions", f"They end with {LOOP} equal actions in a row, or took more than"
           f" {REPEATS:.0%} of their actions before at the same observation: what the finding on loops counts.",
-          "action_tail", "", lambda it: it > 0),
+          "action_tail", "", lambda values: values > 0),
     Habit("no_tool", "call no tool", "No tool call in the model's messages, while other rollouts make some.",
-          "tool_calls", "tool_calls:0", lambda it: it == 0),
+          "tool_calls", "tool_calls:0", lambda values: values == 0),
 )  # fmt: skip
 """In the order in which a page shows them."""
 
@@ -53,14 +54,14 @@ class HabitFound:
 
     habit: Habit
     rollouts: int
-    known: int  # number of rollouts for which the column is recorded
+    recorded: int  # number of rollouts for which the column is recorded
     mean: float | None  # mean reward of rollouts with the habit; None without any
     mean_others: float | None  # mean reward of the others; None without any
 
     @property
     def others(self) -> int:
         """Number of the rollouts that do not have it."""
-        return self.known - self.rollouts
+        return self.recorded - self.rollouts
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,7 @@ def tallies(rows: Rows, scale: Scale, column: str) -> list[Tally]:
     has = np.isfinite(rows.reward)
     counts = [
         np.bincount(code[of], minlength=len(places))
-        for of in (has | True, has & scale.success.known(rows), has & scale.success.solved(rows))
+        for of in (has | True, has & scale.success.countable(rows), has & scale.success.solved(rows))
     ]
     mean_of = means(code, rows.reward, len(places))
     counted = [

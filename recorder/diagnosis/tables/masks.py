@@ -19,7 +19,7 @@ class Mask:
     """A mask that is enabled."""
 
     name: str  # the trainer's argument that sets it
-    what: str  # what it may have done, as a clause
+    effect: str  # what it may have done, as a clause
     rollouts: int  # number of rollouts that count as trained on and may be masked
     logged: str = ""  # a sentence on what the trainer logs about it; "" if it logs nothing
     # The filter that selects them among the rollouts that count as trained on; None if there is none.
@@ -31,13 +31,13 @@ def masks(rows: Rows, trained: Bools, config: Mapping[str, Any], scalars: Mappin
     candidates = [_importance_sampling(rows, trained, config, scalars)]
     threshold = config.get("off_policy_mask_threshold")
     if threshold is not None:
-        what = f"masked rollouts of negative advantage as off-policy (threshold {threshold})"
+        effect = f"masked rollouts of negative advantage as off-policy (threshold {threshold})"
         count = int((trained & (rows.advantage < 0)).sum())
-        candidates.append(Mask("off_policy_mask_threshold", what, count, where="advantage<0"))
+        candidates.append(Mask("off_policy_mask_threshold", effect, count, where="advantage<0"))
     unseen = trained & np.asarray(rows.stop_reason == StopReason.NOT_RECORDED, bool)
     if config.get("mask_truncated_completions") is True and unseen.any():
-        what = "masked rollouts without a recorded stop reason as truncated"
-        candidates.append(Mask("mask_truncated_completions", what, int(unseen.sum()), where="stop:not_recorded"))
+        effect = "masked rollouts without a recorded stop reason as truncated"
+        candidates.append(Mask("mask_truncated_completions", effect, int(unseen.sum()), where="stop:not_recorded"))
     return tuple(mask for mask in candidates if mask is not None)
 
 
@@ -48,7 +48,7 @@ def _importance_sampling(
     corrects = config.get("use_vllm") is True and config.get("vllm_importance_sampling_correction") is True
     if not (corrects and isinstance(mode, str) and mode.endswith("_mask")):
         return None
-    what = "all tokens of a rollout" if mode.startswith("sequence") else "some tokens of a rollout"
+    tokens = "all tokens of a rollout" if mode.startswith("sequence") else "some tokens of a rollout"
     cap = config.get("vllm_importance_sampling_clip_max")
     ratios = dict(scalars.get(RATIO, ()))
     # A logged minimum tells of a step only if it belongs to one batch, and is not a mean over several.
@@ -59,7 +59,7 @@ def _importance_sampling(
     left = trained & ~np.isin(rows.step, clean)
     return Mask(
         "vllm_importance_sampling_mode",
-        f"dropped {what} by importance sampling ({mode}, above {cap})",
+        f"dropped {tokens} by importance sampling ({mode}, above {cap})",
         int(left.sum()),
         _describe_ratios(ratios, rows, clean),
         "" if (left == trained).all() else exactly(rows.id[left]) or None,

@@ -28,14 +28,14 @@ class Signal:
     """Describes one logged figure."""
 
     name: str  # the name that it is logged under
-    said: str  # a sentence about it
+    sentence: str  # a sentence about it
     is_bad: bool = False  # True if the policy is not updated, or no longer explores
     trend: Trend = ()  # its values by step; empty if it was not logged
 
     @property
     def clause(self) -> str:
         """Return the problem as a clause, for use after a colon."""
-        sentence = self.said.partition(":")[0].rstrip(".")
+        sentence = self.sentence.partition(":")[0].rstrip(".")
         return (
             f"{self.name} {sentence.removeprefix('It ')}" if sentence.startswith("It ") else f"{self.name}: {sentence}"
         )
@@ -54,9 +54,9 @@ def signals(scalars: Mapping[str, Trend], config: Mapping[str, Any], first: int 
     makers: Mapping[str, Callable[[Trend], tuple[str, bool]]] = {
         "grad_norm": lambda trend: _standstill(trend, STANDSTILL["grad_norm"], first),
         "learning_rate": lambda trend: _standstill(trend, STANDSTILL["learning_rate"], first),
-        clip: lambda trend: _clipped(trend, config),
+        clip: lambda trend: _describe_clipped(trend, config),
         "kl": lambda trend: (
-            _standstill(trend, STANDSTILL["kl"], first) if _is_near(trend, config, first) else _grown(trend)
+            _standstill(trend, STANDSTILL["kl"], first) if _is_near(trend, config, first) else _describe_growth(trend)
         ),
         "entropy": _entropy,
     }
@@ -111,7 +111,7 @@ def _standstill(trend: Trend, limit: float, first: int) -> tuple[str, bool]:
     return f"Non-zero at {_all(trend)} ({between}).", False
 
 
-def _clipped(trend: Trend, config: Mapping[str, Any]) -> tuple[str, bool]:
+def _describe_clipped(trend: Trend, config: Mapping[str, Any]) -> tuple[str, bool]:
     highest = max(value for _, value in trend)
     if highest == 0:
         clause = f"No token was clipped at {_all(trend).replace('all', 'any of')}"
@@ -123,7 +123,7 @@ def _clipped(trend: Trend, config: Mapping[str, Any]) -> tuple[str, bool]:
     return f"At most {percent(highest)} of tokens were clipped, at step {step:,}.", False
 
 
-def _grown(trend: Trend) -> tuple[str, bool]:
+def _describe_growth(trend: Trend) -> tuple[str, bool]:
     if len(trend) < 2:
         return f"Logged once, at step {trend[0][0]:,}.", False
     step, value = max(trend, key=lambda point: point[1])
@@ -134,10 +134,10 @@ def _grown(trend: Trend) -> tuple[str, bool]:
 def _entropy(trend: Trend) -> tuple[str, bool]:
     fall = entropy(trend)
     if fall is None:
-        return _grown(trend)
+        return _describe_growth(trend)
     step = below(trend, fall.limit)["since_step"]
     when = "" if step is None else f" at step {step:,}"
-    return f"{fall.said}{f': collapsed{when}' if fall.is_collapsed else ''}.", fall.is_collapsed
+    return f"{fall.description}{f': collapsed{when}' if fall.is_collapsed else ''}.", fall.is_collapsed
 
 
 def _all(trend: Trend) -> str:
@@ -157,7 +157,7 @@ class Entropy:
         return self.now < self.limit
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         share = percent(self.now / self.before)
         return f"{figure(self.now)} nats per token, {share} of the initial median ({figure(self.before)})"
 

@@ -62,7 +62,7 @@ def training(rows: Rows, rollout: int, *, is_evaluation: bool, is_running: bool,
     if rows.status[place] == Status.RUNNING and is_running and np.isnan(rows.advantage[place]) and not is_dropped:
         return Training(Moved.NOT_YET, "it is still running")
     if outcome == Outcome.TRAINED:
-        unknown = tuple(f"whether TRL {mask.what}" for mask in masks(rows, mine, config, {}) if mask.rollouts)
+        unknown = tuple(f"whether TRL {mask.effect}" for mask in masks(rows, mine, config, {}) if mask.rollouts)
         return Training(Moved.YES, "", None if np.isnan(tokens) else int(tokens), unknown)
     if outcome == Outcome.ERRORED and rows.status[place] == Status.ERROR:
         return Training(Moved.NO, "it raised before it was scored", 0)

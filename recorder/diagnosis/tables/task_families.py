@@ -46,10 +46,11 @@ def with_families(rows: Rows) -> Rows | None:
     """Return the rollouts with families in place of tasks, however often tasks come; None if they have none."""
     if not (rows.task >= 0).any():
         return None
-    named = families(rows.tasks)
-    if named is None:
+    family_of_task = families(rows.tasks)
+    if family_of_task is None:
         return None
-    names = list(dict.fromkeys(named))
+    names = list(dict.fromkeys(family_of_task))
     place = {name: number for number, name in enumerate(names)}
-    codes = np.array([*(place[family] for family in named), -1], np.int64)  # the last one for rollouts without a task
+    # The last one for rollouts without a task.
+    codes = np.array([*(place[family] for family in family_of_task), -1], np.int64)
     return replace(rows, task=codes[rows.task], tasks=names)

@@ -260,7 +260,7 @@ def figures(rows: Rows, scale: Scale, k: int) -> Figures:
     unknown = 0.0 if scale.success.is_defined else np.nan  # added to a figure
     share = means(rows.task[is_tried], scale.success.solved(rows)[is_tried], number) + unknown
     pass_1, pass_k = _pass(rows, scale, 1) + unknown, _pass(rows, scale, k) + unknown
-    best = np.fmax(pass_k, _reached(rows, scale))
+    best = np.fmax(pass_k, _reached_share(rows, scale))
     reach = np.select(
         [(attempts < ATTEMPTS) | np.isnan(share), best < CANNOT, share < RARELY, share < EASY],
         [Reach.UNKNOWN, Reach.CANNOT, Reach.RARELY, Reach.SOMETIMES],
@@ -320,7 +320,7 @@ def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
     return means(task[enough], chances[place], len(rows.tasks))
 
 
-def _reached(rows: Rows, scale: Scale) -> Floats:
+def _reached_share(rows: Rows, scale: Scale) -> Floats:
     """Return (T,) share of a task's groups, of any size, with a success; NaN without any."""
     is_tried, group, number = tried(rows, scale), rows.group, len(rows.groups.size)
     task = np.full(number, -1, np.int64)

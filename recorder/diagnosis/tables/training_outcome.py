@@ -111,7 +111,7 @@ def where(outcome: Outcome, rows: Rows, codes: Ints, *, success: Success) -> str
     `codes` is the result of `outcomes` for the same rows.
     """
     mine, numbers = codes == OUTCOMES.index(outcome), counts(codes)
-    test = _trained(rows) if outcome == Outcome.TRAINED else _WHERE.get(outcome, "")
+    test = _trained_filter(rows) if outcome == Outcome.TRAINED else _WHERE.get(outcome, "")
     before = [_LEFT_OUT[name] for name in takewhile(lambda name: name != outcome, _LEFT_OUT) if numbers[name]]
     if outcome in _LACKING:
         # A filter on `aborted` would also select rollouts that were still running when the run crashed; `scored:no`
@@ -132,7 +132,7 @@ def where(outcome: Outcome, rows: Rows, codes: Ints, *, success: Success) -> str
     return " ".join([test, *end, *before])
 
 
-def _trained(rows: Rows) -> str:
+def _trained_filter(rows: Rows) -> str:
     """Return the filter for rollouts that were trained on.
 
     The advantage alone is not enough if rounding left small ones in zero-variance groups. If such a group has large

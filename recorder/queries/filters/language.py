@@ -250,9 +250,9 @@ def _no_or(text: str, sides: Sequence[Token]) -> FilterError:
         return FilterError(WHERE, message)
     if first.operator is None or first.operator[0] not in ":=":
         return FilterError(WHERE, message)
-    meant = f"{text[first.start : first.end]},{text[last.values[0].start : last.end]}"
+    correction = f"{text[first.start : first.end]},{text[last.values[0].start : last.end]}"
     written = text[first.start : last.end]
-    return FilterError(WHERE, f"{message}: did you mean {shortened(meant)!r}?", written=written, meant=meant)
+    return FilterError(WHERE, f"{message}: did you mean {shortened(correction)!r}?", written=written, meant=correction)
 
 
 def _tokens(text: str, *, lenient: bool = False) -> Iterator[Token]:
@@ -299,9 +299,9 @@ def _match_value(text: str, start: int, pattern: re.Pattern[str], *, lenient: bo
         end = match.end() if match else len(text)
         return Written(_unquote(text[start:end]), start, end, is_quoted=True)
     if not lenient and (single := _SINGLE.match(text, start)):
-        meant = terms.print_name(single[1])
-        message = f"{shortened(single[0])}: use double quotes: did you mean {shortened(meant)}?"
-        raise FilterError(WHERE, message, written=single[0], meant=meant)
+        correction = terms.print_name(single[1])
+        message = f"{shortened(single[0])}: use double quotes: did you mean {shortened(correction)}?"
+        raise FilterError(WHERE, message, written=single[0], meant=correction)
     end = match.end() if match else start
     return Written(text[start:end], start, end, is_quoted=False)
 
@@ -310,21 +310,24 @@ def _check_word_alone(text: str, start: int, word: Written) -> None:
     """Raise FilterError, which names the line that works, for a word with signs of other query languages."""
     if not word.text:
         raise FilterError(WHERE, "a minus alone: write it directly before the term that it negates")
-    term, written, meant = shortened(text[start : word.end]), word.text, ""
+    term, written, correction = shortened(text[start : word.end]), word.text, ""
     if word.text[0] == "!" and _FIELD.match(text, word.start + 1):
-        message, meant = f"{term}: write - to negate a term", f"-{word.text[1:]}"
+        message, correction = f"{term}: write - to negate a term", f"-{word.text[1:]}"
     elif word.text[0] in "(!" and _FIELD.match(text, _after(_OPENING, text, word.start)):
         message, written = f"{term}: terms cannot be grouped; a space means and, name:one,other means or", text
-        meant = _without_groups(text)
+        correction = _without_groups(text)
     elif (alike := _ALIKE.fullmatch(word.text)) and alike[1] in FIELDS:
         star = "*" if alike[1] == "task" else ""
-        message, meant = f"{term}: ~ is not an operator", f"{alike[1]}:{terms.print_name(alike[2].strip('*'))}{star}"
+        message, correction = (
+            f"{term}: ~ is not an operator",
+            f"{alike[1]}:{terms.print_name(alike[2].strip('*'))}{star}",
+        )
     elif any(sign in word.text for sign in ":<>="):
         message = f"{term}: no field's name before the sign. To search for it, put it in quotes"
     else:
         return
-    more = {"written": written, "meant": meant} if meant else {}
-    raise FilterError(WHERE, message + (f": did you mean {shortened(meant)!r}?" if meant else ""), **more)
+    more = {"written": written, "meant": correction} if correction else {}
+    raise FilterError(WHERE, message + (f": did you mean {shortened(correction)!r}?" if correction else ""), **more)
 
 
 def _without_groups(text: str) -> str:
@@ -411,9 +414,9 @@ def _value(field: Field, name: str, written: Written, now: int | None) -> terms.
     ):
         return written.text
     if sign := _SIGN.match(written.text):
-        meant = f"{name}{written.text}"
-        message = f"{sign[0]} after a colon: did you mean {shortened(meant)!r}?"
-        raise FilterError(field.name, message, written=written.text, meant=meant)
+        correction = f"{name}{written.text}"
+        message = f"{sign[0]} after a colon: did you mean {shortened(correction)!r}?"
+        raise FilterError(field.name, message, written=written.text, meant=correction)
     span = _SPAN.fullmatch(written.text) if field.kind in NUMERIC else None
     low, dots, high = (span[1], "..", span[2]) if span else written.text.partition("..")
     if not dots:
@@ -426,22 +429,22 @@ def _number(field: Field, text: str) -> float:
     return read_whole(field.name, text) if field.kind == Kind.WHOLE else read_number(field.name, text)
 
 
-def _corrections(token: Token, field: str, wrong: str, meant: str) -> list[tuple[int, int, str]]:
+def _corrections(token: Token, field: str, wrong: str, correction: str) -> list[tuple[int, int, str]]:
     """Return the places in a token of what is wrong, each as (start, end, replacement)."""
     if token.name is None or shortened(token.name) != field:
         return []
     if token.name == wrong and ":" in MEANT.get(wrong, ""):
         negated = token.negated != (token.values[0].text in {"no", "false", "0"})
-        return [(token.start, token.end, "-" * negated + meant)]
+        return [(token.start, token.end, "-" * negated + correction)]
     if token.name == wrong:
         start = token.start + token.negated
-        return [(start, start + len(token.name), meant)]
+        return [(start, start + len(token.name), correction)]
     end_of_name = token.start + token.negated + len(token.name) if token.key is None else token.key.end
     if _SIGN.match(wrong):
         return [(end_of_name, value.end, wrong) for value in token.values if value.text == wrong]
     if token.key is not None:
-        return [(token.key.start, token.key.end, terms.print_key(meant))] if token.key.text == wrong else []
-    word = meant if meant == f"{wrong}*" else terms.print_name(meant)
+        return [(token.key.start, token.key.end, terms.print_key(correction))] if token.key.text == wrong else []
+    word = correction if correction == f"{wrong}*" else terms.print_name(correction)
     return [(value.start, value.end, word) for value in token.values if value.text == wrong]
 
 

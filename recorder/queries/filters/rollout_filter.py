@@ -311,8 +311,10 @@ def _intersect(term: Term, other: Term) -> Term:
         if common := tuple(value for value in term.values if value in other.values):
             return replace(term, values=common)
         either = Term(term.field, (*term.values, *other.values))
-        term_text, other_text, meant = (shortened(str(meaning)) for meaning in (term, other, either))
-        raise FilterError(term.field, f"{term_text} and {other_text} exclude one another: for either, write {meant}")
+        term_text, other_text, either_text = (shortened(str(meaning)) for meaning in (term, other, either))
+        raise FilterError(
+            term.field, f"{term_text} and {other_text} exclude one another: for either, write {either_text}"
+        )
     return _narrow(term, term.range.within(other.range))
 
 

@@ -105,7 +105,7 @@ def attribute(
             fit = matching.fit(chain, chain.row)
             state.add_chain(chain.row, chain, fit.starts if fit else [None] * len(chain.parts), "scope")
     state.unmatched = matching.match([part for chain in matching.match(unscoped) for part in chain.split()])
-    return _inferred(state, decode, tokens)
+    return _infer(state, decode, tokens)
 
 
 def attribute_unfinished(
@@ -121,13 +121,13 @@ def attribute_unfinished(
         return attribution
     state = add_unfinished(count, *without_outside(seen, count), prompts, decode)
     state.is_running = is_running
-    attribution = _inferred(state, decode, None)
+    attribution = _infer(state, decode, None)
     for row in attribution.rows:
         place_turns(row)
     return attribution
 
 
-def _inferred(state: Assignment, decode: Decode, tokens: Seq[RowTokens] | None) -> Attribution:
+def _infer(state: Assignment, decode: Decode, tokens: Seq[RowTokens] | None) -> Attribution:
     """Assign what proof left open. `tokens` are the rows'; None if the function did not return."""
     # Branches that are turns tell rows apart, once generations have rows.
     state.branches.join([[turn.generation for turn in row.turns] for row in state.rows])

@@ -31,7 +31,7 @@ class Assignment:
         self.tool_functions = [call for call in outermost if call.client < 0]
         self.unmatched: list[Chain] = []  # chains of generations that match no row
         self.unattributed = self.outside = outside  # calls that were found to be of no row
-        self._failures = [made for made in seen.generations if made.is_failure]
+        self._failures = [generation for generation in seen.generations if generation.is_failure]
         self._assigned: set[int] = set()  # orders of environment calls
 
     def add_chain(self, index: int, chain: Chain, starts: Seq[int | None], evidence: str) -> None:
@@ -66,7 +66,7 @@ class Assignment:
         if not self._failures:
             return []
         answered = [row for row in self.rows if row.turns] or self.rows
-        return [made.order for made in self._failures if any(row.may_hold(made) for row in answered)]
+        return [failure.order for failure in self._failures if any(row.may_hold(failure) for row in answered)]
 
     def rows_by_branch(self) -> dict[Strand | None, list[int]]:
         """Return the rows by the one branch in which all of their calls were made; without those that have none."""

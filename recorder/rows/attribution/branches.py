@@ -29,7 +29,7 @@ class Branches:
         if not self.are_turns:
             return
         self.are_turns = False
-        by_row = [{branch for made in row if (branch := self.of(made)) is not None} for row in rows]
+        by_row = [{branch for generation in row if (branch := self.of(generation)) is not None} for row in rows]
         owners = Counter(branch for branches in by_row for branch in branches)
         first = {
             branch: min(branches, key=place_of)
@@ -52,5 +52,5 @@ def row_of(call: Call) -> int | None:
     """Return the row that a call names itself: by its scope, or by a request id such as "row-17"."""
     if call.strand is not None and call.strand.row is not None:
         return call.strand.row
-    named = _ROW_ID.search(getattr(call, "request_id", None) or "")
-    return int(named[1]) if named else None
+    match = _ROW_ID.search(getattr(call, "request_id", None) or "")
+    return int(match[1]) if match else None

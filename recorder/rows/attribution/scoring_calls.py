@@ -67,31 +67,32 @@ def asked_of(call: Call) -> Any:
     if isinstance(call, EnvironmentCall):
         return orjson.loads(call.sent)
     with suppress(ValueError):  # the bytes of token ids are no JSON
-        sent = dict.fromkeys(sequence.messages for sequence in call.sequences) or [call.asked]
-        asked = [orjson.loads(text) for text in sent if text]
-        return asked[0] if len(asked) == 1 else asked or None
+        sent = dict.fromkeys(sequence.messages for sequence in call.sequences) or [call.prompt]
+        messages = [orjson.loads(text) for text in sent if text]
+        return messages[0] if len(messages) == 1 else messages or None
     return None
 
 
 def attribute_scoring(
-    seen: Seen, functions: Mapping[int, str], completions: Seq[Any], given: Seq[Any]
+    seen: Seen, functions: Mapping[int, str], completions: Seq[Any], inputs: Seq[Any]
 ) -> tuple[list[ScoredRow], int]:
     """Return the rows with their calls, and the number of calls that are unattributed.
 
     `seen` are the calls of all functions, sorted; `functions` are names by the strand in which each ran; `completions`
-    are (N) the text or messages of each row, as the functions got them, and `given` (N) its prompt and dataset columns.
+    are (N) the text or messages of each row, as the functions got them, and `inputs` (N) its prompt and dataset
+    columns.
     """
-    rows, texts = [ScoredRow() for _ in completions], _Texts(completions, given)
-    made: list[Call] = sorted([*seen.generations, *seen.environment_calls], key=lambda call: call.order)
+    rows, texts = [ScoredRow() for _ in completions], _Texts(completions, inputs)
+    ordered: list[Call] = sorted([*seen.generations, *seen.environment_calls], key=lambda call: call.order)
     by_function: dict[str, list[Call]] = defaultdict(list)
-    for call in made:
+    for call in ordered:
         if _above(call) is None:
             by_function[_function(call, functions)].append(call)
     owners: dict[int | None, tuple[int, str, str]] = {}  # row, function and evidence, by the order of a call
     for name, calls in by_function.items():
-        for row, evidence, unit in _placed(calls, texts) if name else ():
+        for row, evidence, unit in _place_calls(calls, texts) if name else ():
             owners |= {call.order: (row, name, evidence) for call in unit}
-    for call in made:
+    for call in ordered:
         owner = owners.get(call.order) or owners.get(_above(call))
         if owner is not None:
             row, name, evidence = owners[call.order] = owner
@@ -101,7 +102,7 @@ def attribute_scoring(
                 rows[row].calls.append((name, evidence, call))
     for row, of_row in enumerate(rows):
         of_row.notes = [note for note in seen.notes if row_of(note) == row]
-    lost = sum(_above(call) is None and call.order not in owners for call in made)
+    lost = sum(_above(call) is None and call.order not in owners for call in ordered)
     return rows, lost + len(seen.notes) - sum(len(row.notes) for row in rows)
 
 
@@ -117,7 +118,7 @@ def _function(call: Call, functions: Mapping[int, str]) -> str:
     return names.pop() if len(names) == 1 else ""
 
 
-def _placed(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str, Seq[Call]]]:
+def _place_calls(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str, Seq[Call]]]:
     """Yield the calls of one function with their row and the evidence for it."""
     count = len(texts.answers)
     left = []
@@ -174,15 +175,15 @@ def _by_kind(units: Iterable[_Unit]) -> list[list[_Unit]]:
 class _Texts:
     """Finds the rows whose texts occur in what was sent, or that hold what was sent."""
 
-    def __init__(self, completions: Seq[Any], given: Seq[Any]) -> None:
+    def __init__(self, completions: Seq[Any], inputs: Seq[Any]) -> None:
         self.answers = [plain(_answer(completion)) for completion in completions]
-        self._given = ["\n".join(map(plain, texts_in(columns))) for columns in given]
+        self._inputs = ["\n".join(map(plain, texts_in(columns))) for columns in inputs]
 
     @cached_property
-    def _telling(self) -> list[str]:
+    def _telling_answers(self) -> list[str]:
         """Return the different answers, longest first, without those that a prompt or a dataset row contains."""
-        given = "\n".join(dict.fromkeys(self._given))
-        long = {text for text in self.answers if len(text) >= _LEAST and text not in given}
+        joined = "\n".join(dict.fromkeys(self._inputs))
+        long = {text for text in self.answers if len(text) >= _LEAST and text not in joined}
         return sorted(long, key=len, reverse=True)
 
     def look_at(self, units: Seq[_Unit]) -> None:
@@ -200,7 +201,7 @@ class _Texts:
 
     def _is_of_others(self, row: int, unit: _Unit) -> bool:
         short = {text for text in unit.texts if text and len(text) < _LEAST and self._times[text] < self._units}
-        is_own = any(is_in(short_text, f"{self.answers[row]}\n{self._given[row]}") for short_text in short)
+        is_own = any(is_in(short_text, f"{self.answers[row]}\n{self._inputs[row]}") for short_text in short)
         return not is_own and any(is_in(short_text, answer) for short_text in short for answer in self.answers)
 
     def rows_of(self, unit: _Unit) -> set[int] | None:
@@ -217,12 +218,12 @@ class _Texts:
         Nothing if those are all.
         """
         contained, rest = set(), text
-        for answer in self._telling:
+        for answer in self._telling_answers:
             if answer in rest:
                 contained.add(answer)
                 rest = rest.replace(answer, "\0")
         rows = {row for row, answer in enumerate(self.answers) if answer in contained}
-        for of_rows in (self._given, self.answers) if len(text) >= _LEAST else ():
+        for of_rows in (self._inputs, self.answers) if len(text) >= _LEAST else ():
             rows = rows or {row for row, of_row in enumerate(of_rows) if text in of_row}
         return rows if len(rows) < len(self.answers) else set()
 

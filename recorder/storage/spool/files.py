@@ -117,10 +117,10 @@ class Spool:
         self._waits = False
         return []
 
-    def forget(self, taken: Sequence[Frame]) -> None:
+    def forget(self, frames: Sequence[Frame]) -> None:
         """Note that the frames which `first` returned are in the database."""
         assert self._first is not None  # noqa: S101
-        self._taken[self._first] = taken[-1].end
+        self._taken[self._first] = frames[-1].end
 
     def forget_last(self) -> None:
         """Note that the entry which was appended last is in the database, as all before it."""
@@ -170,25 +170,25 @@ class Spool:
         self._part += 1
         path = self.folder / f"{self._writer}.{self._part:06d}.spool"
         # It gets its real name once it is locked, so that no ingest finds it unlocked. Windows renames no open file.
-        made = path if portable.IS_WINDOWS else path.with_suffix(".new")
+        new_path = path if portable.IS_WINDOWS else path.with_suffix(".new")
         try:
-            file = FileIO(made, "x")
+            file = FileIO(new_path, "x")
         except FileNotFoundError:  # another process has just deleted the empty folder
             self.folder.mkdir(parents=True, exist_ok=True)
-            file = FileIO(made, "x")
+            file = FileIO(new_path, "x")
         try:
             with suppress(OSError):  # the file system has no locks
                 portable.lock(file)
             _write_all(file, FORMAT)
             os.fsync(file.fileno())
-            if made != path:
-                made.rename(path)
+            if new_path != path:
+                new_path.rename(path)
             with suppress(OSError):  # some network file systems cannot do this
                 sync(self.folder)  # so that the names of its files survive a power failure
         except OSError:
             file.close()
             with suppress(OSError):
-                made.unlink()
+                new_path.unlink()
             raise
         self._file, self._end = file, len(FORMAT)
         self._files.append(path)

@@ -262,8 +262,8 @@ def _check_file(path: Path, *, purpose: Purpose, busy_timeout_ms: int = _BUSY_TI
         except FileNotFoundError:
             raise NoDatabaseError(f"There is no database at {path}. {what_to_do_first(path)}") from None
         if not stat.S_ISREG(mode):
-            what = "a folder" if stat.S_ISDIR(mode) else "no regular file"
-            raise RefusedDatabaseError(f"{path} is {what}. Name {_ANOTHER}.")
+            kind = "a folder" if stat.S_ISDIR(mode) else "no regular file"
+            raise RefusedDatabaseError(f"{path} is {kind}. Name {_ANOTHER}.")
         is_written = path.with_name(path.name + "-wal").exists() or network_kind(path) is not None
         how = _read_mode(path) if is_written else "immutable=1"
         engine = _engine(f"{path.absolute().as_uri()}?{how}", (f"busy_timeout={busy_timeout_ms}",), immediate=False)

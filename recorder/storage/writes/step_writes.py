@@ -40,8 +40,8 @@ def write_details(connection: Connection, batch: Batch, runs: Mapping[str, int],
     ended = {change.uid for change in batch.runs if change.columns.get("finished") is not None}
     for uid, run_id in runs.items():
         every, pause = (0, 0) if uid in ended else (_DETAILS_EVERY, _DETAILS_PAUSE)
-        asked = {"of_run": run_id, "now": now, "every": every, "pause": pause}
-        stale = [{**_step_parameters(run_id, step), "now": now} for step in run(connection, asked, _stale_steps)]
+        parameters = {"of_run": run_id, "now": now, "every": every, "pause": pause}
+        stale = [{**_step_parameters(run_id, step), "now": now} for step in run(connection, parameters, _stale_steps)]
         run_each(connection, stale, _details_upsert)
         run_each(connection, stale, _details_are_fresh)
 
@@ -86,15 +86,15 @@ def _stale_steps() -> Select[Any]:
     """Select steps whose details are stale and older than `every` plus `pause` for each rollout, all in µs.
     Parameters: `of_run`, `now`, `every` and `pause`.
     """
-    sums, made = StepStatistics, StepDetails
+    sums, details = StepStatistics, StepDetails
     now: Any = bindparam("now")
     every: Any = bindparam("every")
-    last = func.coalesce(col(made.made), 0)
+    last = func.coalesce(col(details.made), 0)
     key = [col(getattr(sums, name)) for name in step_sums.OF_STEP]
-    same = [col(getattr(made, name)) == col(getattr(sums, name)) for name in _OF_STEP]
+    conditions = [col(getattr(details, name)) == col(getattr(sums, name)) for name in _OF_STEP]
     return (
         select(*key)
-        .select_from(outerjoin(sums, made, and_(*same)))
+        .select_from(outerjoin(sums, details, and_(*conditions)))
         .where(col(sums.run_id) == bindparam("of_run"), text("stale"))
         .where(or_(last <= now - every - col(sums.rollouts) * bindparam("pause"), last > now + every))
     )

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from logs_ui.recorder.capture.http.replies import Request, asked, error_of, parsed, reply_of, request_id
+from logs_ui.recorder.capture.http.replies import Request, error_of, parsed, reply_of, request_id, request_of
 from logs_ui.recorder.capture.model_answers import Sequence
 from tests.support.model_server import TOOL_CALL, chat, chat_stream, completion, completion_stream, events, response
 
@@ -39,7 +39,7 @@ values = st.recursive(
 
 
 def question(path: str) -> Request:
-    found = asked(f"http://host{path}", SENT[path])
+    found = request_of(f"http://host{path}", SENT[path])
     assert found is not None
     return found
 
@@ -74,7 +74,7 @@ def test_no_reply_makes_reading_fail(reply: dict[str, Any], name: str, value: An
 
 @given(path=st.sampled_from(list(SENT)), name=st.sampled_from(["messages", "prompt", "prompts", "input"]), value=values)
 def test_no_request_makes_reading_fail(path: str, name: str, value: Any) -> None:
-    found = asked(path, SENT[path] | {name: value, "n": value})
+    found = request_of(path, SENT[path] | {name: value, "n": value})
     assert found is None or found.copies >= 1
 
 
@@ -82,7 +82,7 @@ def test_no_request_makes_reading_fail(path: str, name: str, value: Any) -> None
 def test_no_bytes_make_reading_fail(data: bytes) -> None:
     reply_of(data)
     reply_of(b"data: " + data)
-    asked("/v1/completions", data)
+    request_of("/v1/completions", data)
 
 
 @pytest.mark.parametrize(
@@ -90,14 +90,14 @@ def test_no_bytes_make_reading_fail(data: bytes) -> None:
     ["/v1/embeddings", "http://[::1", "/v1/chat/completions/render", "/completions-of-mine", "/v1/responses/resp_1"],
 )
 def test_other_addresses_are_no_generation_endpoints(url: str) -> None:
-    assert asked(url, SENT["/v1/chat/completions"] | {"prompt": "a", "input": "a"}) is None
+    assert request_of(url, SENT["/v1/chat/completions"] | {"prompt": "a", "input": "a"}) is None
 
 
 @pytest.mark.parametrize(
     "url", ["https://host/openai/deployments/d/chat/completions?api-version=1", "/chat/completions/"]
 )
 def test_generation_endpoints_are_known_wherever_they_stand(url: str) -> None:
-    assert asked(url, orjson.dumps(SENT["/v1/chat/completions"])) is not None
+    assert request_of(url, orjson.dumps(SENT["/v1/chat/completions"])) is not None
 
 
 def test_json_that_orjson_refuses_is_read() -> None:

@@ -29,17 +29,17 @@ def test_a_run_that_leaves_its_references_is_told_with_its_step_and_figure() -> 
     (left,) = [it for it in against.figures if it.since_step is not None]
     assert (against.id, left.name, left.since_step) == ("left", "tokens per turn", 21)
     assert left.value == pytest.approx(70, abs=5)
-    assert against.said.startswith("differs from them from step 21 on: tokens per turn ")
+    assert against.verdict.startswith("differs from them from step 21 on: tokens per turn ")
 
 
 def test_a_run_that_differs_by_its_seed_is_within_its_references() -> None:
     against = compare_runs(run_of(0), references())
-    assert (against.id, against.said) == ("within", "within what they do (steps 1 to 40, 2 figures)")
+    assert (against.id, against.verdict) == ("within", "within what they do (steps 1 to 40, 2 figures)")
 
 
 def test_a_run_unlike_its_references_from_the_beginning_did_not_leave_them_later() -> None:
     against = compare_runs(run_of(0, less=60, since=1), references())
-    assert against.said.startswith("differs from them from step 1 on: tokens per turn ")
+    assert against.verdict.startswith("differs from them from step 1 on: tokens per turn ")
 
 
 def test_a_level_of_its_own_is_no_difference_where_references_have_some() -> None:
@@ -50,7 +50,7 @@ def test_a_level_of_its_own_is_no_difference_where_references_have_some() -> Non
 def test_two_references_give_differences_and_no_verdict() -> None:
     against = compare_runs(run_of(0, less=30), references(2))
     assert (against.id, [it.since_step for it in against.figures]) == ("not_judged", [None, None])
-    assert against.said == "no verdict, which needs 3 references; means over the last third of steps 1 to 40"
+    assert against.verdict == "no verdict, which needs 3 references; means over the last third of steps 1 to 40"
 
 
 def test_runs_are_compared_up_to_the_last_step_that_all_have() -> None:
@@ -71,7 +71,7 @@ LATER = RunGroups(np.arange(90, 95), np.full(5, "task 1", object), {"reward": np
 def test_runs_without_a_common_step_are_not_compared(other: RunGroups) -> None:
     against = compare_runs(run_of(0), {**references(3), "other": other})
     assert (against.id, against.steps) == ("not_judged", None)
-    assert against.said == "not compared, as the runs share too few groups by step"
+    assert against.verdict == "not compared, as the runs share too few groups by step"
 
 
 def test_figures_are_named_in_the_order_in_which_they_left() -> None:
@@ -81,7 +81,7 @@ def test_figures_are_named_in_the_order_in_which_they_left() -> None:
         ComparedFigure("solved", 0.31, [0.45, 0.52, 0.5], is_share=True, since_step=52),
         ComparedFigure("reward", 0.3, [0.5, 0.6, 0.5], is_share=False, since_step=53),
     ]
-    assert Against("left", ["a", "b", "c"], [1, 80], figures).said == (
+    assert Against("left", ["a", "b", "c"], [1, 80], figures).verdict == (
         "differs from them from step 41 on: tokens per turn 212 (references 380 to 420), turns 2 (references 3); "
         "from step 52 on: solved 31% (references 45% to 52%); and 1 more (steps 1 to 80)"
     )

@@ -153,9 +153,9 @@ class Case:
 
     @cached_property
     def solved(self) -> Callable[[Rollout], bool]:
-        if self.report.scale.success.said == "the environment ended the episode with a reward of 1":
+        if self.report.scale.success.description == "the environment ended the episode with a reward of 1":
             return lambda it: bool(it.turns) and it.turns[-1].done is True and it.turns[-1].reward == 1
-        said = (self.report.scale.success.said or "").removesuffix(", by the function that scores the rollout")
+        said = (self.report.scale.success.description or "").removesuffix(", by the function that scores the rollout")
         matches = [re.fullmatch(r"(.+) (\u2265|>) (\S+)", it) for it in said.split(" and ")]
         assert all(matches)
         least = {it[1]: float(it[3]) - SAME * (1 if it[2] == "\u2265" else -1) for it in matches if it}
@@ -283,7 +283,11 @@ def forgotten(case: Case, names: str, *_: str) -> tuple[str, ...]:
     sides = [
         [case.solved(it) for it in mine if (it.step < (case.card.since_step or 0)) is first] for first in (True, False)
     ]
-    return names, *(str(count) for side in sides for count in (sum(side), len(side))), case.report.scale.success.said
+    return (
+        names,
+        *(str(count) for side in sides for count in (sum(side), len(side))),
+        case.report.scale.success.description,
+    )
 
 
 @lru_cache(1)

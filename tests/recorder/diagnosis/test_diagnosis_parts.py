@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
-from logs_ui.recorder.diagnosis.checks.answer_length import _cut
+from logs_ui.recorder.diagnosis.checks.answer_length import _find_cut
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
 from logs_ui.recorder.diagnosis.measures import shares
 from logs_ui.recorder.diagnosis.report import Report
@@ -324,6 +324,6 @@ def test_loops_that_the_environment_ended_open_exactly_their_rollouts(
 def test_a_completion_of_all_tokens_is_truncated_only_where_the_server_does_not_report_it() -> None:
     reported, unknown = (rows_of(completion_tokens=64.0, turns=1.0, truncated_turns=0.0) for _ in range(2))
     unknown.facts["truncated_turns"][:] = np.nan
-    assert not _cut(reported, 64.0).any()
-    assert _cut(unknown, 64.0).all()
-    assert not _cut(unknown, 65.0).any()
+    assert not _find_cut(reported, 64.0).any()
+    assert _find_cut(unknown, 64.0).all()
+    assert not _find_cut(unknown, 65.0).any()

@@ -48,7 +48,7 @@ def test_a_page_on_training_and_the_check_agree() -> None:
         values = np.where(STEPS < 20, 0.9, 0.9 * share)
         (signal,) = [it for it in signals({"entropy": trend(values)}, {}) if it.name == "entropy"]
         assert signal.is_bad == (card(looked(values)) is not None) == (share < 0.1), share
-    assert signal.said.endswith("collapsed at step 20.")
+    assert signal.sentence.endswith("collapsed at step 20.")
 
 
 @pytest.mark.parametrize("reward", [

@@ -38,7 +38,7 @@ def test_evals_whose_best_rewards_are_equal_share_a_scale() -> None:
 
 def test_what_is_solved_is_told_where_it_can_be() -> None:
     success = Scale.of(web_and_game(), Settings()).success
-    assert success.said == "web: reward \u2265 1; game: not defined"
+    assert success.description == "web: reward \u2265 1; game: not defined"
     np.testing.assert_array_equal(success.outcomes(web_and_game()), np.where(IS_GAME, NAN, SOLVED))
     assert success.where == "eval:web reward>=0.999999"
 
@@ -46,7 +46,7 @@ def test_what_is_solved_is_told_where_it_can_be() -> None:
 def test_an_eval_that_never_reports_success_is_not_judged_by_it() -> None:
     rows = web_and_game(reward=POINTS, env_success=np.where(IS_GAME, NAN, SOLVED))
     success = Scale.of(rows, Settings()).success
-    np.testing.assert_array_equal(success.known(rows), ~IS_GAME)
+    np.testing.assert_array_equal(success.countable(rows), ~IS_GAME)
 
 
 def test_functions_that_score_groups_of_their_own_are_environments() -> None:
@@ -71,9 +71,9 @@ def test_what_a_function_never_paid_in_an_environment_is_lost_there() -> None:
 
 def test_an_environment_whose_rewards_are_all_equal_lends_from_none_where_they_are_above_0() -> None:
     scale = Scale.of(web_and_game(reward=np.where(IS_GAME, POINTS, 1.0)), Settings())
-    assert scale.said == "by environment: web 1, game 19.6"
+    assert scale.source == "by environment: web 1, game 19.6"
     hopeless = Scale.of(web_and_game(reward=np.where(IS_GAME, POINTS, 0.0)), Settings())
-    assert hopeless.said == "the run's 99th percentile"  # it could be as much as the game's
+    assert hopeless.source == "the run's 99th percentile"  # it could be as much as the game's
 
 
 def test_a_function_of_another_environment_is_no_fault_of_this_one() -> None:
@@ -101,7 +101,7 @@ def test_what_is_set_for_one_environment_holds_there_alone() -> None:
     settings = Settings(max_reward=1.0, environments={"game": {"max_reward": 21, "solved_at": 15}})
     scale = Scale.of(web_and_game(), settings)
     assert [(it.name, it.best) for it in scale.units] == [("web", 1.0), ("game", 21.0)]
-    assert scale.success.said == "web: reward \u2265 1; game: reward \u2265 15, as set"
+    assert scale.success.description == "web: reward \u2265 1; game: reward \u2265 15, as set"
     solved = scale.success.solved(web_and_game())
     np.testing.assert_array_equal(solved, np.where(IS_GAME, POINTS >= 15, SOLVED == 1))
 

@@ -41,7 +41,7 @@ def success(settings: Settings | None = None, **columns: Any) -> tuple[Success, 
 )
 def test_a_function_that_says_yes_or_no_decides_whatever_is_in_the_sum(parts: dict[str, Any]) -> None:
     found, solved = success(parts=parts)
-    assert found.said.startswith(f"{next(iter(parts))} \u2265 ")
+    assert found.description.startswith(f"{next(iter(parts))} \u2265 ")
     np.testing.assert_array_equal(solved, RIGHT == 1)
 
 
@@ -49,7 +49,7 @@ def test_the_best_hundredth_of_a_sum_is_never_a_definition() -> None:
     found, solved = success(parts={"judge": 10 * GRADED, "style": GRADED})
     assert not found.is_defined
     assert not solved.any()
-    assert found.said.startswith("not defined")
+    assert found.description.startswith("not defined")
 
 
 def test_a_format_that_is_kept_solves_nothing() -> None:
@@ -82,7 +82,7 @@ def test_each_task_of_a_mix_has_its_own_function() -> None:
 def test_the_environments_word_counts_at_a_reward_of_three_quarters() -> None:
     shaped = np.where(RIGHT == 1, 0.75, 0.5 * GRADED)
     found, solved = success(parts={"shaping": shaped}, env_success=RIGHT)
-    assert "environment" in found.said
+    assert "environment" in found.description
     np.testing.assert_array_equal(solved, RIGHT == 1)
 
 
@@ -108,7 +108,7 @@ def test_a_name_is_read_word_by_word(name: str) -> None:
 
 def test_a_function_that_is_to_be_avoided_is_no_success() -> None:
     parts = {"is_toxic": -RIGHT, "quality": GRADED}
-    assert "is_toxic" not in success(parts=parts, weights={"is_toxic": -1.0, "quality": 1.0})[0].said
+    assert "is_toxic" not in success(parts=parts, weights={"is_toxic": -1.0, "quality": 1.0})[0].description
 
 
 def test_a_verdict_that_never_says_otherwise_is_none() -> None:
@@ -144,11 +144,11 @@ def test_huge_rewards_are_diagnosed() -> None:
 def test_what_the_user_set_comes_first() -> None:
     parts = {"correct": RIGHT, "judge": GRADED}
     assert success(Settings(solved_at=1.5), parts=parts)[0].marks == (Mark("reward", 1.5),)
-    assert success(Settings(max_reward=2.0), parts=parts)[0].said == "correct \u2265 1"
+    assert success(Settings(max_reward=2.0), parts=parts)[0].description == "correct \u2265 1"
     found, solved = success(Settings(solved_at=0.5, solved_by="judge"), parts=parts)
     np.testing.assert_array_equal(solved, GRADED >= 0.5)
-    assert found.said == "judge \u2265 0.5, as set"
-    assert "which scored no rollout" in success(Settings(solved_by="jugde"), parts=parts)[0].said
+    assert found.description == "judge \u2265 0.5, as set"
+    assert "which scored no rollout" in success(Settings(solved_by="jugde"), parts=parts)[0].description
 
 
 def test_without_a_definition_no_statement_needs_it() -> None:

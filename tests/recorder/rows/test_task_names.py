@@ -19,7 +19,7 @@ def test_the_usual_columns_name_a_task_and_else_the_prompt_does() -> None:
 def test_a_task_that_is_no_column_says_which_there_are() -> None:
     said = r"record\(task='typo'\) names no column of the dataset, which has answer, prompt\. Name one of them"
     with pytest.raises(LogsUIError, match=said):
-        task_names._named("typo", {"prompt": "p", "answer": 1}, b"p")
+        task_names._read_name("typo", {"prompt": "p", "answer": 1}, b"p")
 
 
 def test_a_task_that_cannot_be_named_is_told_by_its_prompt(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,15 +29,19 @@ def link_chains(seen: Seen, *, finished: bool) -> tuple[Branches, list[Chain]]:
     generation that may continue several chains begins a new one.
     """
     branches = Branches(seen.calls)
-    made: dict[Strand | None, list[Generation]] = defaultdict(list)
+    by_branch: dict[Strand | None, list[Generation]] = defaultdict(list)
     for generation in seen.generations:
         if generation.sequences:  # a failed one neither begins nor ends a chain: most often it is tried again
-            made[branches.of(generation)].append(generation)
+            by_branch[branches.of(generation)].append(generation)
     links = EpisodeLinks(seen.environment_calls, branches)
-    chains = [chain for own in made.values() for chain in _chains_in(own, links, finished=finished)]
-    if len(made) > 1 and _cross(chains):
+    chains = [
+        chain for generations in by_branch.values() for chain in _chains_in(generations, links, finished=finished)
+    ]
+    if len(by_branch) > 1 and _cross(chains):
         branches.are_turns = True
-        answered = sorted((made for own in made.values() for made in own), key=attrgetter("order"))
+        answered = sorted(
+            (generation for generations in by_branch.values() for generation in generations), key=attrgetter("order")
+        )
         chains = _chains_in(answered, links, finished=finished)
     return branches, sorted(chains, key=lambda chain: chain.parts[0][0].order)
 
@@ -54,10 +58,12 @@ def _chains_in(generations: Seq[Generation], links: EpisodeLinks, *, finished: b
             current = None
         row = row_of(generation)
         open_chains = open_of[row]
-        taken: dict[int, Chain] = {}
+        continued: dict[int, Chain] = {}
         for sequence in generation.sequences:
             context = context_of(sequence)
-            chain = None if context is None else _continued(generation, context, open_chains, links, finished=finished)
+            chain = (
+                None if context is None else _find_continued(generation, context, open_chains, links, finished=finished)
+            )
             if chain is None and current is not None and context not in open_chains.heads:
                 chain = current
             if chain is None:
@@ -65,10 +71,10 @@ def _chains_in(generations: Seq[Generation], links: EpisodeLinks, *, finished: b
                 chains.append(chain)
             open_chains.close(chain)
             chain.add(generation, sequence, context)
-            taken[id(chain)] = chain
-        for chain in taken.values():
+            continued[id(chain)] = chain
+        for chain in continued.values():
             open_chains.open(chain)
-        current = next(iter(taken.values()), None) if alone else None
+        current = next(iter(continued.values()), None) if alone else None
     return chains
 
 
@@ -125,7 +131,7 @@ class _Open:
             tail = self._tails[place - 1]
             if context.startswith(tail):
                 return self._by_tail[tail]
-            end = _shared(tail, context[:end])
+            end = _shared_length(tail, context[:end])
         return self._by_tail.get(b"", [])
 
     def may_begin(self, context: bytes | None) -> bool:
@@ -133,14 +139,14 @@ class _Open:
         return context is None or context in self.heads or not any(map(context.startswith, self.heads))
 
 
-def _shared(first: bytes, second: bytes) -> int:
+def _shared_length(first: bytes, second: bytes) -> int:
     """Return the length of the common prefix, in bytes."""
     size = min(len(first), len(second))
     differ = np.frombuffer(first, np.uint8, size) != np.frombuffer(second, np.uint8, size)
     return int(differ.argmax()) if differ.any() else size
 
 
-def _continued(
+def _find_continued(
     generation: Generation, context: bytes, chains: _Open, links: EpisodeLinks, *, finished: bool
 ) -> Chain | None:
     """Return the longest chain that a context continues; of equal ones that of its episode, else the latest."""

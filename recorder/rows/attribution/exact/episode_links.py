@@ -39,12 +39,12 @@ class EpisodeLinks:
         """Return True if the client that was called first after the earlier generation is also called first after the
         later one, without a reset between. Where none was called after the later one, return `not surely`.
         """
-        between = _between(self.of(earlier), earlier.order, later.order)
+        between = _calls_between(self.of(earlier), earlier.order, later.order)
         if not between:
             return False
         client = between[0].client
         reset = any(call.kind == "reset" for call in between if call.client == client)
-        following = _between(self.of(later), later.order, inf)[:1]
+        following = _calls_between(self.of(later), later.order, inf)[:1]
         return not reset and (following[0].client == client if following else not surely)
 
     def continues(self, before: float, generation: Generation, after: float) -> bool:
@@ -52,13 +52,13 @@ class EpisodeLinks:
         stepped and none reset, and that client is called next, before `after`, or is the only one.
         """
         calls = self.of(generation)
-        between = _between(calls, before, generation.order)
+        between = _calls_between(calls, before, generation.order)
         stepped = {call.client for call in between}
         if len(stepped) != 1 or any(call.kind == "reset" for call in between):
             return False
-        return {call.client for call in _between(calls, generation.order, after)[:1] or calls} == stepped
+        return {call.client for call in _calls_between(calls, generation.order, after)[:1] or calls} == stepped
 
 
-def _between(calls: list[EnvironmentCall], earlier: float, later: float) -> list[EnvironmentCall]:
+def _calls_between(calls: list[EnvironmentCall], earlier: float, later: float) -> list[EnvironmentCall]:
     first, end = (bisect_left(calls, at, key=attrgetter("order")) for at in (earlier, later))
     return calls[first:end]

@@ -43,7 +43,7 @@ def take_joined(chains: Seq[Chain], tokens: Seq[RowTokens]) -> tuple[list[Chain]
 
 def _turns_of(row: RowTokens, by_context: Mapping[bytes, Seq[Part]], lengths: Seq[int], used: set[int]) -> list[Part]:
     """Return the row's turns in the order in which they were asked; none if they are fewer than two."""
-    prompt, completion, turns = row.asked, row.data[len(row.asked) :], list[Part]()
+    prompt, completion, turns = row.prompt_data, row.data[len(row.prompt_data) :], list[Part]()
     while prompt:
         fitting = [
             (generation, sequence)

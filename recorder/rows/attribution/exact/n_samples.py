@@ -17,10 +17,10 @@ def one_of_each(row: RowCalls) -> None:
     """
     if len({turn.order for turn in row.turns}) == len(row.turns):
         return
-    asked: dict[tuple[int, bytes | None], list[Turn]] = {}
+    by_prompt: dict[tuple[int, bytes | None], list[Turn]] = {}
     for turn in row.turns:
-        asked.setdefault((turn.order, _asked(turn.sequence)), []).append(turn)
-    row.turns = [answers[0] if len(answers) == 1 else _one_of(answers, row.turns) for answers in asked.values()]
+        by_prompt.setdefault((turn.order, _prompt_of(turn.sequence)), []).append(turn)
+    row.turns = [answers[0] if len(answers) == 1 else _one_of(answers, row.turns) for answers in by_prompt.values()]
 
 
 def _one_of(answers: Seq[Turn], turns: Seq[Turn]) -> Turn:
@@ -32,7 +32,7 @@ def _one_of(answers: Seq[Turn], turns: Seq[Turn]) -> Turn:
     return replace(chosen, others=others, is_used=bool(used))
 
 
-def _asked(sequence: Sequence) -> bytes | None:
+def _prompt_of(sequence: Sequence) -> bytes | None:
     return sequence.messages if sequence.context is None else sequence.context.tobytes()
 
 

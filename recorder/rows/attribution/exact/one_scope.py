@@ -15,18 +15,18 @@ def of_one_scope(count: int, seen: Seen) -> Attribution | None:
     if count != 1 or not (seen.generations or seen.environment_calls) or set(map(row_of, seen.calls)) != {0}:
         return None
     turns = []
-    for made in seen.generations:
-        for sequence in made.sequences:
+    for generation in seen.generations:
+        for sequence in generation.sequences:
             if sequence.sampled is not None or sequence.context is not None:
                 return None
-            turns.append(Turn(made.order, made, sequence, None))
+            turns.append(Turn(generation.order, generation, sequence, None))
     outer = [call for call in seen.environment_calls if call.within is None]
     children = [call for call in seen.environment_calls if call.within is not None]
     if children and not {call.within for call in children} <= {call.order for call in seen.environment_calls}:
         return None
     row = RowCalls(turns, outer, children, [*seen.notes])
-    failed = [made for made in seen.generations if made.is_failure]
-    row.failures = [made for made in failed if row.may_hold(made)] if failed else []
+    failed = [generation for generation in seen.generations if generation.is_failure]
+    row.failures = [generation for generation in failed if row.may_hold(generation)] if failed else []
     row.evidence = "scope" if turns or outer or row.failures else None
     one_of_each(row)
     return Attribution([row], len(failed) - len(row.failures))

@@ -21,8 +21,8 @@ class RowTokens:
 
     def __init__(self, prompt: Ids, completion: Ids) -> None:
         self.prompt = len(prompt)  # tokens
-        self.asked = prompt.tobytes()
-        self.data = self.asked + completion.tobytes()
+        self.prompt_data = prompt.tobytes()
+        self.data = self.prompt_data + completion.tobytes()
         self.matched = self.prompt  # tokens, from the start of the prompt
         self.text_matched = 0  # characters
 

@@ -24,7 +24,7 @@ class Matching:
         self._text_of, self._prompt_of = cache(text_of), cache(lambda index: plain(prompt_of(index)))
         self._groups: dict[bytes, list[int]] = defaultdict(list)
         for index, row in enumerate(tokens):
-            self._groups[row.asked].append(index)
+            self._groups[row.prompt_data].append(index)
         self._models: set[object] | None = None
 
     def fit(self, chain: Chain, index: int) -> Fit | None:
@@ -37,29 +37,29 @@ class Matching:
         that fit no row, or are another model's.
         """
         chains = sorted(chains, key=Chain.key)
-        fits = [self._best_fits(chain, self._repeating(chain)) for chain in chains]
+        fits = [self._best_fits(chain, self._find_repeating(chain)) for chain in chains]
         fits = self._of_the_policy(chains, fits)
         self._find_contested(chains, fits)
         unmatched = []
-        waiting = [(self._urgency(chains[i], fits_of_chain), i) for i, fits_of_chain in enumerate(fits)]
+        waiting = [(self._urgency(chains[place], fits_of_chain), place) for place, fits_of_chain in enumerate(fits)]
         heapify(waiting)
         while waiting:
-            urgency, i = heappop(waiting)
-            again = self._fits(chains[i], fits[i])
-            if _exact(fits[i]):
+            urgency, place = heappop(waiting)
+            again = self._fits(chains[place], fits[place])
+            if _exact(fits[place]):
                 again = _exact(again)
             if not again:
-                unmatched.append(i)
-            elif self._urgency(chains[i], again) > urgency:  # the row that it fitted best is taken
-                heappush(waiting, (self._urgency(chains[i], again), i))
+                unmatched.append(place)
+            elif self._urgency(chains[place], again) > urgency:  # the row that it fitted best is taken
+                heappush(waiting, (self._urgency(chains[place], again), place))
             else:
-                self._assign(chains[i], again)
+                self._assign(chains[place], again)
         unmatched.sort()
-        for i in unmatched:
-            chains[i].candidate_rows = [
-                index for index in self._asked(chains[i].head) if self._tokens[index].prompt
+        for place in unmatched:
+            chains[place].candidate_rows = [
+                index for index in self._find_rows(chains[place].head) if self._tokens[index].prompt
             ] or None
-        return [chains[i] for i in unmatched]
+        return [chains[place] for place in unmatched]
 
     def _assign(self, chain: Chain, fits: dict[int, Fit]) -> None:
         """Assign a chain to the best row that it fits; of several, to one with turns of the same strand."""
@@ -86,8 +86,8 @@ class Matching:
         exact = _exact(self._fits(chain, exact_rows))
         if exact:
             return exact
-        asked = [index for index in self._asked(chain.head) if self._tokens[index].prompt]
-        return self._fits(chain, asked or self._with_messages(chain) or range(len(self._tokens)))
+        rows = [index for index in self._find_rows(chain.head) if self._tokens[index].prompt]
+        return self._fits(chain, rows or self._with_messages(chain) or range(len(self._tokens)))
 
     def _with_messages(self, chain: Chain) -> list[int]:
         """Return the rows whose prompt holds the chain's first messages, where the server returned no ids."""
@@ -97,18 +97,18 @@ class Matching:
         holding = [rows for rows in groups if all(text in self._prompt_of(rows[0]) for text in texts)]
         return sorted(index for rows in holding for index in rows)
 
-    def _asked(self, context: bytes) -> list[int]:
+    def _find_rows(self, context: bytes) -> list[int]:
         """Return the rows with whose prompt a context begins, in order."""
-        groups = (rows for asked, rows in self._groups.items() if context.startswith(asked))
+        groups = (rows for prompt, rows in self._groups.items() if context.startswith(prompt))
         return sorted(index for rows in groups for index in rows)
 
-    def _repeating(self, chain: Chain) -> list[int]:
+    def _find_repeating(self, chain: Chain) -> list[int]:
         """Return the rows that begin with the chain's last context: only these can be exact fits."""
         context = chain.parts[-1][1].context
         if context is None:
             return []
         beginning = context.tobytes()
-        return [index for index in self._asked(beginning) if self._tokens[index].data.startswith(beginning)]
+        return [index for index in self._find_rows(beginning) if self._tokens[index].data.startswith(beginning)]
 
     def _rank(self, row_fit: Fit) -> tuple[bool, bool]:
         """Return a key that is smaller for a better fit: an exact one, then a whole one. If rows are in pieces, one
@@ -151,30 +151,37 @@ class Matching:
         if self._state.branches.are_turns:
             return
         claims: dict[bytes, list[int]] = defaultdict(list)
-        for i, found in enumerate(fits):
+        for place, row_fits in enumerate(fits):
             for data in {
-                self._tokens[j].data
-                for j, row_fit in found.items()
+                self._tokens[index].data
+                for index, row_fit in row_fits.items()
                 if row_fit.is_whole and row_fit.evidence != "tokens"
             }:
-                claims[data].append(i)
+                claims[data].append(place)
         rows = Counter(row.data for row in self._tokens)
-        taken = {chains[i].branch for data, found in claims.items() if len(found) <= rows[data] for i in found}
+        uncontested = {
+            chains[place].branch
+            for data, claimants in claims.items()
+            if len(claimants) <= rows[data]
+            for place in claimants
+        }
         has_a_row_each = bool(self._state.branch_of_each_row())
         for data, claimants in claims.items():
-            branches = [chains[i].branch for i in claimants]
+            branches = [chains[place].branch for place in claimants]
             if len(claimants) <= rows[data]:
                 continue
             if has_a_row_each and rows[data] == len(set(branches)) == 1:
                 continue  # all are tries of that row
-            left = [branch for branch in branches if branch not in taken]
+            left = [branch for branch in branches if branch not in uncontested]
             if not has_a_row_each or not rows[data] == len(left) == len(set(left)):
-                self._state.contested.update(i for i, row in enumerate(self._tokens) if row.data == data)
+                self._state.contested.update(index for index, row in enumerate(self._tokens) if row.data == data)
                 if self._state.failed_orders:  # what fits a part of another row may be all that this row has
-                    self._state.contested.update(j for i in claimants for j in fits[i])
+                    self._state.contested.update(index for place in claimants for index in fits[place])
                 continue
-            for i in (i for i in claimants if chains[i].branch in taken):
-                fits[i] = {j: row_fit for j, row_fit in fits[i].items() if self._tokens[j].data != data}
+            for place in (place for place in claimants if chains[place].branch in uncontested):
+                fits[place] = {
+                    index: row_fit for index, row_fit in fits[place].items() if self._tokens[index].data != data
+                }
 
 
 def _exact(fits: dict[int, Fit]) -> dict[int, Fit]:

@@ -30,24 +30,26 @@ def add_by_generations(state: Assignment, episodes: list[Episode], places: Seq[i
             owners[turn.order].add(place)
     near = _orders_near(state, {state.branches.of(call) for episode in episodes for call in episode})
     stepped = [_generations_before(state, episode, near) for episode in episodes]
-    followed = [found or waited for found, waited in zip(stepped, _waited_for(state, episodes, near), strict=True)]
+    followed = [
+        orders or waited for orders, waited in zip(stepped, _find_waited_for(state, episodes, near), strict=True)
+    ]
     candidates = [set().union(*(owners[order] for order in orders)) for orders in followed]
-    likely = {i for i, found in enumerate(candidates) if len(found) == 1}
+    likely = {number for number, rows in enumerate(candidates) if len(rows) == 1}
     if not likely:
         return episodes
     times = Counter(
         order for episode, orders in zip(episodes, stepped, strict=True) if not has_failed(episode) for order in orders
     )
-    crowded = _crowded(state, near)
-    exchangeable = _exchangeable(state, episodes, stepped, owners)
-    are_in_turns = any(stepped[i] - crowded for i in likely)
+    crowded = _find_crowded(state, near)
+    exchangeable = _find_exchangeable(state, episodes, stepped, owners)
+    are_in_turns = any(stepped[number] - crowded for number in likely)
     left = []
-    for i, (episode, orders) in enumerate(zip(episodes, followed, strict=True)):
-        is_clear = i in likely and (are_in_turns or not orders <= crowded)
+    for number, (episode, orders) in enumerate(zip(episodes, followed, strict=True)):
+        is_clear = number in likely and (are_in_turns or not orders <= crowded)
         if is_clear and not orders.isdisjoint(exchangeable):
             state.unattributed += len(episode)
         elif is_clear and all(times[order] <= 1 for order in orders):
-            state.add_calls(candidates[i].pop(), episode, "generation")
+            state.add_calls(candidates[number].pop(), episode, "generation")
         else:
             left.append(episode)
     return left
@@ -55,12 +57,15 @@ def add_by_generations(state: Assignment, episodes: list[Episode], places: Seq[i
 
 def _orders_near(state: Assignment, branches: set[Strand | None]) -> _Orders:
     """Return the orders of the successful generations of each branch and above all branches; of all for no branch."""
-    made: dict[Strand | None, list[int]] = defaultdict(list)
+    by_branch: dict[Strand | None, list[int]] = defaultdict(list)
     for generation in state.seen.generations:
         if generation.sequences:
-            made[state.branches.of(generation)].append(generation.order)
-    near = {branch: sorted(made[None] + made[branch]) if branch in made else made[None] for branch in branches}
-    return near | {None: sorted(order for orders in made.values() for order in orders)}
+            by_branch[state.branches.of(generation)].append(generation.order)
+    near = {
+        branch: sorted(by_branch[None] + by_branch[branch]) if branch in by_branch else by_branch[None]
+        for branch in branches
+    }
+    return near | {None: sorted(order for orders in by_branch.values() for order in orders)}
 
 
 def _generations_before(state: Assignment, episode: Episode, near: _Orders) -> set[int]:
@@ -73,7 +78,7 @@ def _generations_before(state: Assignment, episode: Episode, near: _Orders) -> s
     return nearest
 
 
-def _crowded(state: Assignment, near: _Orders) -> set[int]:
+def _find_crowded(state: Assignment, near: _Orders) -> set[int]:
     """Return the generations that came right after another one, with no environment call between.
 
     If a function generates for all rows first, the steps after the last generation may be any row's.
@@ -95,37 +100,39 @@ def _calls_near(state: Assignment, branch: Strand | None) -> list[int]:
     return [call.order for call in state.environment_calls if branch is None or of(call) in {None, branch}]
 
 
-def _waited_for(state: Assignment, episodes: list[Episode], near: _Orders) -> list[set[int]]:
+def _find_waited_for(state: Assignment, episodes: list[Episode], near: _Orders) -> list[set[int]]:
     """Return the generation that came next after each episode without a step, if no other environment had been reset
     and not stepped by then: else it could be the answer for any of them.
     """
     begun = [next((call.order for call in episode if call.kind != "reset"), inf) for episode in episodes]
-    found: list[set[int]] = [set() for _ in episodes]
+    answers: list[set[int]] = [set() for _ in episodes]
     if max(begun, default=0) < inf:
-        return found
+        return answers
     failed, have_all_turns = state.failed_orders, all(row.turns for row in state.rows)
     branches = [state.branch_of(episode) for episode in episodes]
     of_generation = {generation.order: state.branches.of(generation) for generation in state.seen.generations}
-    for i in (i for i, first in enumerate(begun) if first == inf):
-        reset = episodes[i][-1].order
-        orders = near[branches[i]]
+    for number in (number for number, first in enumerate(begun) if first == inf):
+        reset = episodes[number][-1].order
+        orders = near[branches[number]]
         place = bisect_left(orders, reset)
         if place == len(orders):
             continue
-        asked = orders[place]
-        if any(reset < order < asked for order in failed):
+        answer = orders[place]
+        if any(reset < order < answer for order in failed):
             continue  # it waited for the failed one, and its row may have been given up
-        if has_failed(episodes[i]) and any(reset < order < asked for order in begun):
+        if has_failed(episodes[number]) and any(reset < order < answer for order in begun):
             continue  # its row may have continued with another environment
-        nearby = {None, of_generation[asked]}
+        nearby = {None, of_generation[answer]}
         waiting = [
             episode
-            for j, episode in enumerate(episodes)
-            if not found[j] and episode[0].order < asked < begun[j] and (len(nearby) == 1 or branches[j] in nearby)
+            for other, episode in enumerate(episodes)
+            if not answers[other]
+            and episode[0].order < answer < begun[other]
+            and (len(nearby) == 1 or branches[other] in nearby)
         ]
         if len(waiting) == 1 or (have_all_turns and _is_one_tried_again(waiting)):
-            found[i].add(asked)
-    return found
+            answers[number].add(answer)
+    return answers
 
 
 def _is_one_tried_again(episodes: list[Episode]) -> bool:
@@ -136,11 +143,11 @@ def _is_one_tried_again(episodes: list[Episode]) -> bool:
     )
 
 
-def _exchangeable(
+def _find_exchangeable(
     state: Assignment, episodes: list[Episode], before: Seq[set[int]], owners: Mapping[int, set[int]]
 ) -> set[int]:
     """Return the equal generations of two rows, one of which continues after both, if no episode tells which."""
-    after = {order: i for i, found in enumerate(before) for order in found}
+    after = {order: i for i, orders in enumerate(before) for order in orders}
     episode_of = {call.order: i for i, episode in enumerate(episodes) for call in episode}
     called: dict[Strand | None, list[int]] = {}
 
@@ -165,16 +172,19 @@ def _exchangeable(
             ends[_answer(turn)].append((turn, later.order if later else inf))
             if later and not is_continued(turn, later):
                 open_ended.add(turn.order)
-    found: set[int] = set()
+    exchangeable: set[int] = set()
     for alike in ends.values():
         for turn, end in (pair for pair in alike if pair[0].order in open_ended):
             twins = [
                 twin.order
                 for twin, until in alike
-                if twin.order != turn.order and twin.order < end and turn.order < until and _asked(twin) == _asked(turn)
+                if twin.order != turn.order
+                and twin.order < end
+                and turn.order < until
+                and _prompt_of(twin) == _prompt_of(turn)
             ]
-            found.update([turn.order, *twins] if twins else ())
-    return found
+            exchangeable.update([turn.order, *twins] if twins else ())
+    return exchangeable
 
 
 def _answer(turn: Turn) -> object:
@@ -183,6 +193,6 @@ def _answer(turn: Turn) -> object:
     return None if context is None else len(context), turn.sequence.text if sampled is None else sampled.tobytes()
 
 
-def _asked(turn: Turn) -> object:
+def _prompt_of(turn: Turn) -> object:
     context = turn.sequence.context
     return turn.sequence.messages if context is None else context.tobytes()

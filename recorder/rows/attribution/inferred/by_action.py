@@ -99,7 +99,7 @@ class Actions(Comparison):
     def confirm(self, pairs: Seq[tuple[Episode, int]]) -> bool:
         """Return True if actions occur in these rows' answers, or follow equal answers, far more than by chance."""
         stepped = [pair for pair in pairs if is_stepped(pair[0])]
-        return self._beat_shuffles(stepped, self._fitting, self._sent_alike)
+        return self._beat_shuffles(stepped, self._count_fitting, self._sent_alike)
 
     def _sent_alike(self, episodes: Seq[Episode], places: Seq[int]) -> int:
         """Count the values that are the most frequent ones after their answer."""

@@ -63,13 +63,13 @@ class Outcomes(Comparison):
     def alone(self, episodes: Seq[Episode]) -> Iterator[tuple[Episode, int, str]]:
         """Yield the episodes that match one row alone, with the row and the evidence: "observation" or "reward"."""
         possible = {_key(episode): place for episode, place in self._by_shown}
-        taken = {*possible.values()}
+        observed_places = {*possible.values()}
         scored = self._by_score()
         for episode in episodes:
             place, other = possible.get(_key(episode)), scored.get(_key(episode))
             if place is not None and other in {None, place}:
                 yield episode, place, "observation"
-            elif place is None and other is not None and other not in taken and self._may_be(episode, other):
+            elif place is None and other is not None and other not in observed_places and self._may_be(episode, other):
                 yield episode, other, "reward"
 
     def contradict(self, pairs: Seq[tuple[Episode, int]]) -> bool:
@@ -90,7 +90,7 @@ class Outcomes(Comparison):
             orders = factorial(len(rewards)) / prod(map(factorial, alike.values()))
             if orders * thresholds.CHANCE >= 1 and all(of_episode == reward for of_episode, reward in rewards):
                 return True
-        return self._beat_shuffles(pairs, self._fitting)
+        return self._beat_shuffles(pairs, self._count_fitting)
 
     def _may_be(self, episode: Episode, place: int) -> bool:
         return self._fits(episode, place) is not False and is_plausible(episode, self._rows[place])
@@ -100,23 +100,23 @@ class Outcomes(Comparison):
         possible = self._possible_rows(episodes)
         has_each_row_one = self._has_each_row_one(episodes)
         while single := [
-            (i, place)
-            for i, places in possible.items()
+            (number, place)
+            for number, places in possible.items()
             for place in places
-            if len(places) == 1 and (has_each_row_one or self._fits(episodes[i], place))
+            if len(places) == 1 and (has_each_row_one or self._fits(episodes[number], place))
         ]:
             times = Counter(place for _, place in single)
-            yield from ((episodes[i], place) for i, place in single if times[place] == 1)
-            possible = {i: places - {*times} for i, places in possible.items()}
+            yield from ((episodes[number], place) for number, place in single if times[place] == 1)
+            possible = {number: places - {*times} for number, places in possible.items()}
 
     def _possible_rows(self, episodes: Seq[Episode]) -> dict[int, set[int]]:
         """Return the rows that each episode, by index, may be of; nothing unless nearly all find one of their own."""
         possible = {
-            i: {place for place in self._rows if self._may_be(episode, place)}
-            for i, episode in enumerate(episodes)
+            number: {place for place in self._rows if self._may_be(episode, place)}
+            for number, episode in enumerate(episodes)
             if self._is_shown(episode)
         }
-        whole = [places for i, places in possible.items() if not has_failed(episodes[i])]
+        whole = [places for number, places in possible.items() if not has_failed(episodes[number])]
         return possible if settled(whole) >= thresholds.NEARLY_ALL * len(whole) else {}
 
     def _has_each_row_one(self, episodes: Seq[Episode]) -> bool:
@@ -160,10 +160,10 @@ class Outcomes(Comparison):
         }
         followed = {call.order for episode in episodes for call in episode[:-1]}
         telling = varying_values({order: leaves[order] for order in leaves if order in followed}, self._are_heard)
-        worded = {path for path, found in telling.items() if any(any(map(str.isalpha, one[1])) for one, _ in found)}
+        worded = {path for path, values in telling.items() if any(any(map(str.isalpha, leaf[1])) for leaf, _ in values)}
         return {
-            order: [leaf for path, leaf in found.items() if path in (worded or telling)]
-            for order, found in leaves.items()
+            order: [leaf for path, leaf in leaf_of.items() if path in (worded or telling)]
+            for order, leaf_of in leaves.items()
         }
 
     def _are_heard(self, leaves: Seq[tuple[Leaf, int]]) -> bool:
@@ -220,21 +220,22 @@ def _scores(episodes: Seq[Episode], rows: Collection[int], returned: Returned) -
         for episode in episodes
         if not has_failed(episode)
     }
-    rewards = {key: own for key, own in whole.items() if all(map(isfinite, own))}
+    rewards = {key: by_step for key, by_step in whole.items() if all(map(isfinite, by_step))}
     if 2 * len(rewards) <= len(rows):
         return []
-    found = []
+    pairs = []
     for name, values in returned.items():
         if not _NAME.fullmatch(name):
             continue
-        given = {place: round(value, _DIGITS) for place in rows if (value := values[place]) is not None}
+        by_row = {place: round(value, _DIGITS) for place in rows if (value := values[place]) is not None}
         meanings = [
-            {key: round(score(own), _DIGITS) for key, own in rewards.items() if own} for score in (sum, itemgetter(-1))
+            {key: round(score(by_step), _DIGITS) for key, by_step in rewards.items() if by_step}
+            for score in (sum, itemgetter(-1))
         ]
-        meanings = [scored for scored in meanings if scored and Counter(scored.values()) <= Counter(given.values())]
+        meanings = [scored for scored in meanings if scored and Counter(scored.values()) <= Counter(by_row.values())]
         if meanings:
-            found.append([(scored, given) for scored in meanings])
-    return found
+            pairs.append([(scored, by_row) for scored in meanings])
+    return pairs
 
 
 def _key(episode: Episode) -> int:

@@ -33,17 +33,17 @@ def is_plausible(episode: Episode, row: RowCalls) -> bool:
     """Return True if at no time it had more successful steps than the row had answers by then."""
     answered = sorted(turn.order for turn in row.turns)
     steps = [call.order for call in episode if call.kind != "reset" and call.error is None]
-    return not answered or all(bisect_left(answered, order) >= made for made, order in enumerate(steps, 1))
+    return not answered or all(bisect_left(answered, order) >= count for count, order in enumerate(steps, 1))
 
 
 def settled(fitting: Iterable[Iterable[int]]) -> int:
     """Count the episodes that find a row of their own; those that fit the fewest rows choose first."""
-    taken: set[int] = set()
+    assigned: set[int] = set()
     for places in sorted(map(list, fitting), key=len):
-        place = next((place for place in places if place not in taken), None)
+        place = next((place for place in places if place not in assigned), None)
         if place is not None:
-            taken.add(place)
-    return len(taken)
+            assigned.add(place)
+    return len(assigned)
 
 
 class Comparison:
@@ -58,7 +58,7 @@ class Comparison:
         """Return True if an episode matches a row; None if there is nothing to compare."""
         raise NotImplementedError
 
-    def _fitting(self, episodes: Seq[Episode], places: Seq[int]) -> int:
+    def _count_fitting(self, episodes: Seq[Episode], places: Seq[int]) -> int:
         """Count the episodes that match these rows, one each."""
         return sum(self._fits(episode, place) is True for episode, place in zip(episodes, places, strict=True))
 
@@ -76,11 +76,11 @@ def varying_values(
     of paths for which `are_known` is true of a sample of them.
     """
     values: dict[str, dict[str, tuple[Leaf, int]]] = defaultdict(dict)
-    for order, found in leaves.items():
-        for path, leaf in found.items():
+    for order, leaf_of in leaves.items():
+        for path, leaf in leaf_of.items():
             values[path][leaf[1]] = leaf, order
-    several = {path: [*found.values()] for path, found in values.items() if len(found) > 1}
-    return {path: found for path, found in several.items() if are_known(found[: thresholds.SAMPLED_VALUES])}
+    several = {path: [*different.values()] for path, different in values.items() if len(different) > 1}
+    return {path: different for path, different in several.items() if are_known(different[: thresholds.SAMPLED_VALUES])}
 
 
 def beats_shuffles(score: Callable[[Seq[int]], int], places: Seq[int], calls: int) -> bool:

@@ -35,7 +35,7 @@ def add_environment_calls(state: Assignment, decode: Decode, *, finished: bool) 
         return
     rows_of = state.rows_by_branch()
     together: list[Episode] = []
-    for episode in _unassigned(state):
+    for episode in _list_unassigned(state):
         branch = state.branch_of(episode)
         rows = rows_of.get(branch, [])
         if len(rows) == 1 and (finished or not _is_beyond(episode, state.rows[rows[0]])):
@@ -54,7 +54,7 @@ def _is_beyond(episode: Episode, row: RowCalls) -> bool:
     return not is_stepped(episode) and episode[0].order > max((turn.order for turn in row.turns), default=inf)
 
 
-def _unassigned(state: Assignment) -> list[Episode]:
+def _list_unassigned(state: Assignment) -> list[Episode]:
     return episodes_of([call for call in state.environment_calls if state.is_unassigned(call)], state.branches)
 
 
@@ -84,7 +84,7 @@ def _is_one_step_each(state: Assignment) -> bool:
     if (
         not len(steps) == len(state.rows) > 1
         or not all(map(state.is_unassigned, state.environment_calls))
-        or len(_unassigned(state)) != 1
+        or len(_list_unassigned(state)) != 1
     ):
         return False
     answers = [turn.order for row in state.rows for turn in row.turns]
@@ -225,13 +225,13 @@ def _is_ahead(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:
 
 def _is_stepped_as_reset(state: Assignment, pairs: Seq[tuple[Episode, int]]) -> bool:
     """Return True if between any two generations environments were stepped in the order in which they were reset."""
-    made = sorted(generation.order for generation in state.seen.generations)
+    orders = sorted(generation.order for generation in state.seen.generations)
     rounds: dict[int, list[tuple[tuple[int, int], int]]] = defaultdict(list)
     for place, (episode, _) in enumerate(pairs):
         for call in episode:
             if call.kind != "reset":
                 key = place_of(state.branches.of(call)), call.order
-                rounds[bisect_right(made, call.order)].append((key, place))
+                rounds[bisect_right(orders, call.order)].append((key, place))
     stepped = [[place for _, place in sorted(steps)] for steps in rounds.values()]
     return all(places == sorted(places) for places in stepped)
 
@@ -270,8 +270,8 @@ def add_function_calls(state: Assignment) -> None:
             state.add_calls(rows[0], [call], "strand")
             continue
         before = [g for g in state.seen.generations if g.order < call.order and state.branches.of(g) is branch]
-        asked = before[-1].order if before else -1
-        places = {i for i, row in enumerate(state.rows) for turn in row.turns if turn.order == asked}
+        order = before[-1].order if before else -1
+        places = {i for i, row in enumerate(state.rows) for turn in row.turns if turn.order == order}
         if len(places) == 1:
             state.add_calls(places.pop(), [call], "generation")
         else:

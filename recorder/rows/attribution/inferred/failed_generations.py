@@ -28,9 +28,9 @@ def add_failures(state: Assignment) -> None:
     for generation in failed:
         index, evidence, branch = row_of(generation), "scope", state.branches.of(generation)
         if index is None:
-            index, evidence = _only(rows_of.get(branch)), "strand"
-            if index is None and branch not in rows_of and generation.asked is not None:
-                index, evidence = _only(askers.get(generation.asked)), "context"
+            index, evidence = _only_row(rows_of.get(branch)), "strand"
+            if index is None and branch not in rows_of and generation.prompt is not None:
+                index, evidence = _only_row(askers.get(generation.prompt)), "context"
             if index is None and branch not in rows_of:
                 index, evidence = _by_number(branch, ranked, rows_of, len(state.rows)), "order"
         if index is None:
@@ -57,7 +57,9 @@ def _in_between(state: Assignment, branch: Strand | None, failed: Seq[Generation
     one of each; without such rows, those that ask what the second one then asked again.
     """
     rows, row_of_order = state.rows, dict[int, int]()
-    turns = sorted([(turn.order, i, turn) for i, row in enumerate(rows) for turn in row.turns], key=itemgetter(0))
+    turns = sorted(
+        [(turn.order, number, turn) for number, row in enumerate(rows) for turn in row.turns], key=itemgetter(0)
+    )
     in_turn = all(order < after and row <= later for (order, row, _), (after, later, _) in pairwise(turns))
     if not in_turn or any(state.branches.of(turn.generation) is not branch for _, _, turn in turns):
         return row_of_order
@@ -70,30 +72,34 @@ def _in_between(state: Assignment, branch: Strand | None, failed: Seq[Generation
             generation.order: first for generation in between if first == second or _goes_on(generation, last)
         }
         rest = [generation for generation in between if generation.order not in row_of_order]
-        absent = [i for i in range(first + 1, second) if not rows[i].turns and not rows[i].failures]
-        if not absent and all(generation.asked in _asked(then) for generation in rest):
+        absent = [number for number in range(first + 1, second) if not rows[number].turns and not rows[number].failures]
+        if not absent and all(generation.prompt in _list_requests(then) for generation in rest):
             row_of_order |= {generation.order: second for generation in rest}
-        elif len(rest) == len(absent) and all(map(_may_ask, rest, (state.texts[i : i + 1] for i in absent))):
-            row_of_order |= {generation.order: i for generation, i in zip(rest, absent, strict=True)}
+        elif len(rest) == len(absent) and all(
+            map(_may_ask, rest, (state.texts[number : number + 1] for number in absent))
+        ):
+            row_of_order |= {generation.order: number for generation, number in zip(rest, absent, strict=True)}
     return row_of_order
 
 
 def _may_ask(failed: Generation, texts: Seq[str]) -> bool:
     """Return True unless the messages of a request do not hold the text of the row's prompt: a judge's, for example."""
-    asked = failed.asked or b""
-    return not asked.startswith(b"[{") or all(orjson.dumps(text.strip())[1:-1] in asked for text in texts)  # else ids
+    request = failed.prompt or b""
+    return not request.startswith(b"[{") or all(
+        orjson.dumps(text.strip())[1:-1] in request for text in texts
+    )  # else ids
 
 
 def _goes_on(failed: Generation, turn: Turn | None) -> bool:
     """Return True if a request continues the one that a turn answered."""
-    asked = failed.asked or b""
-    return any(asked != before and asked.startswith(before.rstrip(b']"')) for before in _asked(turn))
+    request = failed.prompt or b""
+    return any(request != before and request.startswith(before.rstrip(b']"')) for before in _list_requests(turn))
 
 
-def _asked(turn: Turn | None) -> set[bytes]:
+def _list_requests(turn: Turn | None) -> set[bytes]:
     """Return what a turn answered: messages, ids, or both."""
     both = () if turn is None else (turn.sequence.messages, bytes_of(turn.sequence.context))
-    return {asked for asked in both if asked is not None}
+    return {request for request in both if request is not None}
 
 
 def _rows_by_branch(state: Assignment) -> dict[Strand | None, set[int]]:
@@ -112,12 +118,12 @@ def _askers(state: Assignment) -> dict[bytes, set[int]]:
     first = 0 if all(row.turns for row in state.rows) else 1
     for index, row in enumerate(state.rows):
         for turn in sorted(row.turns, key=attrgetter("order"))[first:]:
-            for asked in _asked(turn):
-                askers[asked].add(index)
+            for request in _list_requests(turn):
+                askers[request].add(index)
     return askers
 
 
-def _only(rows: set[int] | None) -> int | None:
+def _only_row(rows: set[int] | None) -> int | None:
     return next(iter(rows)) if rows is not None and len(rows) == 1 else None
 
 

@@ -33,9 +33,9 @@ def are_in_line(state: Assignment, begun: Seq[int | None]) -> bool:
     if state.is_running:
         return True
     prompts = state.prompts
-    seen = [prompts[place] if place in state.with_known_prompt else None for place in begun] if prompts else []
+    known_prompts = [prompts[place] if place in state.with_known_prompt else None for place in begun] if prompts else []
     left, likelihood = Counter(prompts), 1.0
-    for place, prompt in enumerate(seen):
+    for place, prompt in enumerate(known_prompts):
         if place >= len(prompts) or prompt not in {None, prompts[place]}:
             return False
         likelihood *= 1 if prompt is None else left[prompt] / (len(prompts) - place)
@@ -97,18 +97,18 @@ def _began_in_order(rows: Seq[RowCalls], branches: Branches) -> bool:
     """Return True if the rows' first turns were made in the rows' order: by strands as these were started, then by
     time, then by place in the batch. Not if one was made in a strand whose start was not seen.
     """
-    made: dict[tuple[object, ...], list[tuple[int, int, int]]] = defaultdict(list)
+    by_content: dict[tuple[object, ...], list[tuple[int, int, int]]] = defaultdict(list)
     first = [min(row.turns, key=lambda turn: turn.order) for row in rows]
     for turn in first:
         strand = branches.of(turn.generation)
         if strand is not None and strand.is_stray:
             return False
         place = next((i for i, sequence in enumerate(turn.generation.sequences) if sequence is turn.sequence), 0)
-        made[_content(turn.sequence)].append((place_of(strand), turn.order, place))
+        by_content[_content(turn.sequence)].append((place_of(strand), turn.order, place))
     # Equal first turns are interchangeable: rows that have them take them in the order in which they were made.
-    for places in made.values():
+    for places in by_content.values():
         places.sort(reverse=True)
-    of_rows = [made[_content(turn.sequence)].pop() for turn in first]
+    of_rows = [by_content[_content(turn.sequence)].pop() for turn in first]
     return of_rows == sorted(of_rows)
 
 

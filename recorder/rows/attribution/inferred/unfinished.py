@@ -80,8 +80,8 @@ def _ranks(state: Assignment, chains: Seq[Chain]) -> dict[Strand | None, int]:
 
 def _first_failure(state: Assignment) -> tuple[float, float]:
     """Return the key, as of a chain, of the first failed generation; infinite for a single row, which has them all."""
-    failed = [made for made in state.seen.generations if made.is_failure] if len(state.rows) > 1 else []
-    return min(((place_of(state.branches.of(made)), made.order) for made in failed), default=(inf, inf))
+    failed = [failure for failure in state.seen.generations if failure.is_failure] if len(state.rows) > 1 else []
+    return min(((place_of(state.branches.of(failure)), failure.order) for failure in failed), default=(inf, inf))
 
 
 def place_turns(row: RowCalls) -> None:

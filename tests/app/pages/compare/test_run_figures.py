@@ -276,12 +276,12 @@ def test_more_of_a_figure_is_better_or_worse(name: str, part: str, weights: tupl
     sides = [ComparedSide(letter, letter, "", "", is_apart=False) for letter in "AB"]
     cells = [Estimate(0.2, 0.01, 80, 10), Estimate(0.8, 0.01, 80, 10, is_clear=True)]
     of_runs = [{name.removeprefix("rewards."): it} for it in weights]
-    (line,) = make_figure_table(sides, {name: cells}, part, of_runs).shown
+    (line,) = make_figure_table(sides, {name: cells}, part, of_runs).lines
     assert line.differences[0].tone == f"clear {tone}".strip()
 
 
 def test_a_function_that_is_called_in_a_place_opens_no_family() -> None:
     sides = [ComparedSide(letter, letter, "", "step:1..2", is_apart=False) for letter in "AB"]
     cells = [Estimate(0.2, 0.01, 80, 10), Estimate(0.8, 0.01, 80, 10, is_clear=True)]
-    (line,) = make_figure_table(sides, {"rewards.correct in box": cells}, "raw", [{}, {}]).shown
+    (line,) = make_figure_table(sides, {"rewards.correct in box": cells}, "raw", [{}, {}]).lines
     assert [it.address for it in line.values] == [urls.matching(letter, "step:1..2") for letter in "AB"]

@@ -71,7 +71,7 @@ def test_it_shows_the_turn_what_came_before_and_what_followed() -> None:
     best, worst = [{"x": n} for n in (1, 2, 3, 4, 5, 6, 7)], [{"x": 1}, {"x": 9}, "give up"]
     found = lens((1.0, best), (0.5, [{"x": 5}]), (0.0, worst))
     assert found is not None
-    assert [(it.number, it.action or it.said, it.answer, it.reward) for it in found.same] == [
+    assert [(it.number, it.action or it.message, it.answer, it.reward) for it in found.same] == [
         (1, "x 1", "text answer 1", 0.1)
     ]
     assert found.turn is not None
@@ -85,7 +85,7 @@ def test_it_shows_the_turn_what_came_before_and_what_followed() -> None:
     assert found.worth == (0.2, 0.2)
     assert [it.action for it in found.a.turns] == ["x 3", "x 4", "x 5"]
     assert found.a.more == 2
-    assert [(it.action or it.said, it.answer, it.reward) for it in found.b.turns] == [("give up", "", None)]
+    assert [(it.action or it.message, it.answer, it.reward) for it in found.b.turns] == [("give up", "", None)]
     assert (found.a.side.row.id, found.b.side.row.id) == (1, 3)
 
 

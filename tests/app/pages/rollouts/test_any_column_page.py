@@ -72,7 +72,7 @@ def test_a_number_alone_names_the_rollout_of_that_number(client: TestClient, run
 
 def test_one_rule_says_which_order_the_first_click_selects() -> None:
     keys = ("reward", "rollout_reward", "env_reward_sum", "rewards.judge", "task", "turns", "metrics.reward")
-    shown = make_columns(keys, [], is_evaluation=False, has_steps=True).shown[1:]
+    shown = make_columns(keys, [], is_evaluation=False, has_steps=True).visible[1:]
     first = {it.key: it.sorts[0] for it in shown}
     lowest = {"reward": "lowest-reward"} | {key: key for key in (*keys[1:4], "task")}
     assert first == lowest | {"turns": "-turns", "metrics.reward": "-metrics.reward"}
@@ -92,7 +92,7 @@ def test_the_head_of_a_column_names_what_it_has(
 ) -> None:
     columns = make_columns((key,), [], is_evaluation=False, has_steps=True)
     rows = Rows([], columns, None, Scale.over([]), {}, RolloutFilter(), "a run", hits=hits)
-    assert rows.title(columns.shown[1], evals) == title
+    assert rows.title(columns.visible[1], evals) == title
 
 
 def test_the_menu_of_columns_cuts_names_in_their_middle(client: TestClient, run: Recorded) -> None:

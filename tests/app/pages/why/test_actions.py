@@ -153,7 +153,7 @@ def test_habits_are_of_those_rollouts_that_tell() -> None:
     rows = rows_of(4, steps=1, reward=[1, 0, 0, 1], action_streak=[1, 3, 4, NAN], tool_calls=[0, 0, 0, 0])
     found = {it.habit.id: it for it in habits(rows)}
     assert set(found) == {"streak"}, "what no column tells is no habit, nor is what no rollout ever does otherwise"
-    assert (found["streak"].rollouts, found["streak"].known) == (2, 3)
+    assert (found["streak"].rollouts, found["streak"].recorded) == (2, 3)
     assert (found["streak"].mean, found["streak"].mean_others) == (0.0, 1.0)
 
 
@@ -162,7 +162,7 @@ def test_loops_are_those_of_the_finding_on_loops() -> None:
     rows = rows_of(5, steps=1, action_streak=[3, 5, 1, 1, NAN], action_tail=[1, 5, 1, 1, NAN],
                    repeats=[0.1, 0.2, 0.8, 0.0, NAN])  # fmt: skip
     found = {it.habit.id: it for it in habits(rows)}
-    assert [(found[name].rollouts, found[name].known) for name in ("streak", "loops")] == [(2, 4), (2, 4)]
+    assert [(found[name].rollouts, found[name].recorded) for name in ("streak", "loops")] == [(2, 4), (2, 4)]
     assert found["loops"].rollouts == looping(rows).sum()
     assert found["loops"].habit.where == "id:2..3"
 

@@ -14,7 +14,7 @@ def test_a_line_opens_what_was_selected_and_its_place() -> None:
     solved = (np.arange(count) % 8 < np.where(np.arange(count) // 8 % 2, 1, 6)).astype(float)
     rows = rows_of(count, steps=8, reward=solved, task=[f"t{i // 8 % 2}" for i in range(count)])
     tables = {name: table for name, _, table in make_tables(diagnose_rows(rows, within=selected), "run")}
-    assert tables["places"].shown[0].address == urls.matching("run", f"task:t1 {selected} step:1..8")
+    assert tables["places"].lines[0].address == urls.matching("run", f"task:t1 {selected} step:1..8")
 
 
 def test_a_trend_says_its_ends_and_marks_what_is_bad_wide_enough_to_be_seen() -> None:

@@ -502,7 +502,7 @@ def test_the_verdict_is_the_same_sentence_everywhere_in_at_most_30_words(run: Re
 
 
 def test_solved_of_several_functions_does_not_ask_for_all_of_them() -> None:
-    said = judged("mix-two").diagnosed.report.scale.success.said
+    said = judged("mix-two").diagnosed.report.scale.success.description
     assert " and " in said
     assert said.endswith(", by the function that scores the rollout")
 

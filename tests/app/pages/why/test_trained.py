@@ -221,7 +221,7 @@ def test_what_importance_sampling_dropped_is_told_only_where_the_trainer_says_th
     rows = columns_of(48, steps=6)
     trained = np.ones(48, bool)
     (mask,) = masks(rows, trained, VLLM, {})
-    assert (mask.what, mask.rollouts) == (
+    assert (mask.effect, mask.rollouts) == (
         "dropped all tokens of a rollout by importance sampling (sequence_mask, above 3.0)",
         48,
     )
@@ -234,7 +234,7 @@ def test_what_importance_sampling_dropped_is_told_only_where_the_trainer_says_th
     (mask,) = masks(rows, trained, VLLM | {"logging_steps": 10}, logged)
     assert mask.rollouts == 48  # a mean of minima above 0 says nothing of each
     (mask,) = masks(rows, trained, VLLM | {"vllm_importance_sampling_mode": "token_mask"}, {})
-    assert "some tokens of a rollout" in mask.what
+    assert "some tokens of a rollout" in mask.effect
     for off in ({"use_vllm": False}, {"vllm_importance_sampling_mode": "sequence_truncate"}):
         assert masks(rows, trained, VLLM | off, {}) == ()
 
@@ -270,7 +270,7 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
         "clip_ratio/region_mean": flat(0.0),
         "entropy": (*flat(2.0, range(1, 18)), (18, 0.003), (19, 0.01), (20, 0.01)),
     }
-    said = {it.name: (it.said, it.is_bad) for it in signals(scalars, config, 12)}
+    said = {it.name: (it.sentence, it.is_bad) for it in signals(scalars, config, 12)}
     assert said == {
         "grad_norm": ("Non-zero at all 2 logged steps (0.25 to 0.5).", False),
         "learning_rate": ("It is 0 since step 12: the policy is not updated.", True),
@@ -300,13 +300,13 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
     ],
 )
 def test_the_sentence_follows_the_figure(name: str, trend: Trend, said: str) -> None:
-    assert next(it.said for it in signals({name: trend}, {"learning_rate": 1e-6}, 2) if it.name == name) == said
+    assert next(it.sentence for it in signals({name: trend}, {"learning_rate": 1e-6}, 2) if it.name == name) == said
 
 
 def test_a_figure_that_was_nothing_only_lately_is_said_and_is_no_verdict() -> None:
     """A schedule that ends at 0 is how a training ends."""
     found = signals({"learning_rate": (*flat(1e-6), (31, 0.0))}, {}, 22)[1]
-    assert (found.said, found.is_bad) == ("It is 0 since step 31.", False)
+    assert (found.sentence, found.is_bad) == ("It is 0 since step 31.", False)
     found = signals({"learning_rate": flat(0.0)}, {}, 22)[1]
     assert found.is_bad
 
@@ -314,14 +314,14 @@ def test_a_figure_that_was_nothing_only_lately_is_said_and_is_no_verdict() -> No
 def test_a_policy_that_stays_where_it_began() -> None:
     found = next(it for it in signals({"kl": flat(1e-12)}, {"beta": 0.04}, 22) if it.name == "kl")
     assert found.is_bad
-    assert found.said == "It is at most 1e\u221212 at all 30 logged steps: the policy is not updated."
+    assert found.sentence == "It is at most 1e\u221212 at all 30 logged steps: the policy is not updated."
     assert not next(it for it in signals({"kl": flat(0.0, [1, 2])}, {"beta": 0.04}, 1) if it.name == "kl").is_bad
 
 
 def test_a_gradient_that_is_no_number_any_more_is_said() -> None:
     found = signals({"grad_norm": ((1, 0.5),), "learning_rate": flat(1e-6)}, {})[0]
     assert found.is_bad
-    assert found.said == "Not finite, or not logged, after step 1; learning_rate was logged up to step 30."
+    assert found.sentence == "Not finite, or not logged, after step 1; learning_rate was logged up to step 30."
     assert found.clause.startswith("grad_norm: Not finite, or not logged, after step 1")
 
 

@@ -146,7 +146,7 @@ def test_what_a_rollout_has_above_the_best_is_a_bar_of_its_own_and_a_negative_me
     assert [(it.id, it.reward) for it in fall.stairs] == [
         ("best", 1.0), ("above", 0.05), ("truncation", -1.6), ("wrong_answer", -0.05), ("mean", -0.6),
     ]  # fmt: skip
-    assert fall.kept == 0
+    assert fall.mean_share == 0
     # From -0.6 to 1.05 in parts of 100.
     assert fall.zero == pytest.approx(100 * 0.6 / 1.65, abs=0.01)
     best, _, cut, wrong, mean = fall.stairs

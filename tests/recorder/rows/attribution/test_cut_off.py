@@ -225,7 +225,7 @@ def asked_each(strands: list[Strand | None], said: str = "Guess\n{}.", *, decode
         answer = Sequence(np.array([4, row // 2], np.int32), np.array([row, 2], np.int32), "stop", messages=messages)
         made.append(Generation(row, row, 0.1, [answer], {}, "openai", strand))
         if row == 2:
-            made[-1] = replace(made[-1], sequences=[], error="E: 503", asked=messages)
+            made[-1] = replace(made[-1], sequences=[], error="E: 503", prompt=messages)
 
     def words(ids: Ids) -> str:
         return prompts[2 * int(ids[1])] if decoded else "?"
