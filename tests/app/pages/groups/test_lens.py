@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logs_ui.app.pages.groups.compare_rollouts_page import aligned
+from logs_ui.app.pages.groups.compare_rollouts_page import align_turn
 from logs_ui.app.pages.groups.lens import Lens, lens_of
 from logs_ui.app.parts import turns
 from logs_ui.app.parts.differences import Differ
@@ -54,9 +54,9 @@ def played(*actions: Any) -> list[turns.Turn]:
 def test_two_rollouts_have_a_beginning_a_parting_and_an_end(
     a: list[Any], b: list[Any], expected: tuple[Any, ...]
 ) -> None:
-    found = turns.parted(played(*a), played(*b))
+    parted = turns.parted(played(*a), played(*b))
     assert (
-        len(found.same), found.number, found.a is not None, found.b is not None, len(found.after_a), len(found.after_b)
+        len(parted.same), parted.number, parted.a is not None, parted.b is not None, len(parted.after_a), len(parted.after_b)
     ) == expected  # fmt: skip
 
 
@@ -69,44 +69,49 @@ def lens(*rollouts: tuple[float, Sequence[Any]], kind: Kind = Kind.MIXED) -> Len
 
 def test_it_shows_the_turn_what_came_before_and_what_followed() -> None:
     best, worst = [{"x": n} for n in (1, 2, 3, 4, 5, 6, 7)], [{"x": 1}, {"x": 9}, "give up"]
-    found = lens((1.0, best), (0.5, [{"x": 5}]), (0.0, worst))
-    assert found is not None
-    assert [(it.number, it.action or it.said, it.answer, it.reward) for it in found.same] == [
+    comparison = lens((1.0, best), (0.5, [{"x": 5}]), (0.0, worst))
+    assert comparison is not None
+    assert [(turn.number, turn.action or turn.said, turn.answer, turn.reward) for turn in comparison.shared_turns] == [
         (1, "x 1", "text answer 1", 0.1)
     ]
-    assert found.turn is not None
-    assert found.turn.number == 2
-    assert [piece.name for piece in found.turn.pieces] == ["assistant", "action: x", "observation"], "no reasoning"
-    said, action, observation = found.turn.pieces
-    assert [(it.text, it.changed) for it in action.a.segments] == [("2", True)]
-    assert [(it.text, it.changed) for it in action.b.segments] == [("9", True)]
+    assert comparison.turn is not None
+    assert comparison.turn.number == 2
+    assert [piece.name for piece in comparison.turn.pieces] == ["assistant", "action: x", "observation"], "no reasoning"
+    message, action, observation = comparison.turn.pieces
+    assert [(segment.text, segment.changed) for segment in action.a.segments] == [("2", True)]
+    assert [(segment.text, segment.changed) for segment in action.b.segments] == [("9", True)]
     assert observation.is_equal
-    assert not said.is_equal
-    assert found.worth == (0.2, 0.2)
-    assert [it.action for it in found.a.turns] == ["x 3", "x 4", "x 5"]
-    assert found.a.more == 2
-    assert [(it.action or it.said, it.answer, it.reward) for it in found.b.turns] == [("give up", "", None)]
-    assert (found.a.side.row.id, found.b.side.row.id) == (1, 3)
+    assert not message.is_equal
+    assert comparison.turn_rewards == (0.2, 0.2)
+    assert [turn.action for turn in comparison.a.turns] == ["x 3", "x 4", "x 5"]
+    assert comparison.a.more == 2
+    assert [(turn.action or turn.said, turn.answer, turn.reward) for turn in comparison.b.turns] == [
+        ("give up", "", None)
+    ]
+    assert (comparison.a.side.row.id, comparison.b.side.row.id) == (1, 3)
 
 
 def test_tool_calls_are_written_as_people_write_them() -> None:
     edit = {"name": "str_replace_editor", "arguments": {"command": "view", "path": "/src/a.py"}}
     best = [{"x": 1}, edit, {"name": "bash", "arguments": {"command": "git diff"}}]
-    found = lens((1.0, best), (0.0, [{"x": 2}]))
-    assert found is not None
-    assert [it.action for it in found.a.turns] == ["str_replace_editor  command=view path=/src/a.py", "bash  git diff"]
+    comparison = lens((1.0, best), (0.0, [{"x": 2}]))
+    assert comparison is not None
+    assert [turn.action for turn in comparison.a.turns] == [
+        "str_replace_editor  command=view path=/src/a.py",
+        "bash  git diff",
+    ]
 
 
 def test_text_parts_at_its_first_word_that_differs_behind_a_folded_beginning() -> None:
     head = "the same words " * 100
-    found = lens((1.0, [head + "so 4"]), (0.0, [head + "so 5"]))
-    assert found is not None
-    assert found.turn is not None
-    (piece,) = found.turn.pieces
+    comparison = lens((1.0, [head + "so 4"]), (0.0, [head + "so 5"]))
+    assert comparison is not None
+    assert comparison.turn is not None
+    (piece,) = comparison.turn.pieces
     assert [segment.text for segment in piece.a.segments if segment.changed] == ["4"]
     assert [segment.text for segment in piece.b.segments if segment.changed] == ["5"]
     assert piece.a.segments[0].skipped > 1000
-    assert found.same == []
+    assert comparison.shared_turns == []
 
 
 @pytest.mark.parametrize(
@@ -119,7 +124,7 @@ def test_text_parts_at_its_first_word_that_differs_behind_a_folded_beginning() -
     ],
 )
 def test_images_are_compared_by_their_content(a: dict[str, Any], b: dict[str, Any], *, is_equal: bool) -> None:
-    (pictures,) = [it for it in aligned(1, seen(a), seen(b), Differ()).pieces if it.name == "images"]
+    (pictures,) = [piece for piece in align_turn(1, seen(a), seen(b), Differ()).pieces if piece.name == "images"]
     assert pictures.is_equal is is_equal
     assert [len(half.pictures) for half in (pictures.a, pictures.b)] == [1, 1]
 
