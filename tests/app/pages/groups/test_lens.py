@@ -54,9 +54,9 @@ def played(*actions: Any) -> list[turns.Turn]:
 def test_two_rollouts_have_a_beginning_a_parting_and_an_end(
     a: list[Any], b: list[Any], expected: tuple[Any, ...]
 ) -> None:
-    parted = turns.parted(played(*a), played(*b))
+    parts = turns.parted(played(*a), played(*b))
     assert (
-        len(parted.same), parted.number, parted.a is not None, parted.b is not None, len(parted.after_a), len(parted.after_b)
+        len(parts.same), parts.number, parts.a is not None, parts.b is not None, len(parts.after_a), len(parts.after_b)
     ) == expected  # fmt: skip
 
 
@@ -139,13 +139,17 @@ def seen(image: dict[str, Any]) -> list[Card]:
 
 def test_a_dead_group_shows_one_that_parts_where_any_does() -> None:
     alike = [{"x": 1}]
-    found = lens((0.0, alike), (0.0, [{"x": 2}]), (0.0, alike), kind=Kind.FAILED)
-    assert found is not None
-    assert found.is_dead
-    assert found.b.side.row.id == 2
-    same = lens((0.0, alike), (0.0, alike), kind=Kind.PASSED)
-    assert same is not None
-    assert (same.turn, len(same.same), same.worth) == (None, 1, (None, None))
+    comparison = lens((0.0, alike), (0.0, [{"x": 2}]), (0.0, alike), kind=Kind.FAILED)
+    assert comparison is not None
+    assert comparison.is_dead
+    assert comparison.b.side.row.id == 2
+    without_divergence = lens((0.0, alike), (0.0, alike), kind=Kind.PASSED)
+    assert without_divergence is not None
+    assert (without_divergence.turn, len(without_divergence.shared_turns), without_divergence.turn_rewards) == (
+        None,
+        1,
+        (None, None),
+    )
 
 
 def test_without_two_that_have_turns_there_is_none() -> None:
@@ -180,14 +184,14 @@ def text_of(html: str) -> str:
 def test_the_page_says_where_and_leads_to_the_whole_comparison(tmp_path: Path) -> None:
     worst, best = ["look", "left"], ["look", "right", "stop"]
     html, (low, high) = page(tmp_path / "a.db", (0.0, worst), (1.0, best))
-    said = text_of(html)
-    assert said.startswith("Where best and worst diverge at turn 2 full comparison best, gen 1 1.000")
-    assert "The first turn has the same action 1 do look → look is done" in said
-    assert "best, gen 1 1.000 ▲ higher reward" in said
-    assert "worst, gen 0 0.000 ▼ lower reward" in said
+    text = text_of(html)
+    assert text.startswith("Where best and worst diverge at turn 2 full comparison best, gen 1 1.000")
+    assert "The first turn has the same action 1 do look → look is done" in text
+    assert "best, gen 1 1.000 ▲ higher reward" in text
+    assert "worst, gen 0 0.000 ▼ lower reward" in text
     assert 'class="lens-body" data-better="a"' in html
-    assert "action: do right left observation right is done left is done env reward +1.000 +1.000" in said
-    assert "what followed 3 do stop → stop is done +2.000 nothing: the rollout ended" in said
+    assert "action: do right left observation right is done left is done env reward +1.000 +1.000" in text
+    assert "what followed 3 do stop → stop is done +2.000 nothing: the rollout ended" in text
     (address,) = re.findall(r'href="(/runs/[^"]*/compare\?[^"]*#turn-2)"', html)
     assert unescape(address).endswith(f"a={high}&b={low}#turn-2")
 
@@ -204,20 +208,20 @@ def test_the_higher_reward_is_marked_whichever_side_it_is_on(tmp_path: Path) -> 
 
 
 def test_a_turn_that_one_lacks_is_said_to_be_missing(tmp_path: Path) -> None:
-    said = text_of(page(tmp_path / "a.db", (0.0, ["look"]), (1.0, ["look", "right"]))[0])
-    assert "at turn 2" in said
-    assert said.count("already ended") == 1
-    assert "right already ended action: do right" in said
+    text = text_of(page(tmp_path / "a.db", (0.0, ["look"]), (1.0, ["look", "right"]))[0])
+    assert "at turn 2" in text
+    assert text.count("already ended") == 1
+    assert "right already ended action: do right" in text
 
 
 def test_a_dead_group_teaches_nothing_and_says_so(tmp_path: Path) -> None:
-    said = text_of(page(tmp_path / "a.db", (0.0, ["a"]), (0.0, ["b"]))[0])
-    assert said.startswith(
+    text = text_of(page(tmp_path / "a.db", (0.0, ["a"]), (0.0, ["b"]))[0])
+    assert text.startswith(
         "Where two rollouts diverge at the first turn all failed: zero reward variance, so this group gives no"
     )
-    assert "higher reward" not in said
-    said = text_of(page(tmp_path / "b.db", (1.0, ["a"]), (1.0, ["a"]), top=0.0)[0])
-    assert said.startswith("Where two rollouts diverge nowhere: their actions are identical, turn by turn all passed: ")
+    assert "higher reward" not in text
+    text = text_of(page(tmp_path / "b.db", (1.0, ["a"]), (1.0, ["a"]), top=0.0)[0])
+    assert text.startswith("Where two rollouts diverge nowhere: their actions are identical, turn by turn all passed: ")
 
 
 def test_the_worst_of_many_is_opened_for_it(tmp_path: Path) -> None:
