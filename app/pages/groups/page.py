@@ -209,9 +209,8 @@ def _page(
         overview=_overview(db, run, survey, chosen, choice),
         rows=_rows(db, run, chosen, choice, after, survey),
         is_first=after is None,
-        live=replace(corner, poll_seconds=None)
-        if mistake
-        else corner,  # news would take the place of what is to be mended
+        # News would take the place of what is to be mended.
+        live=replace(corner, poll_seconds=None) if mistake else corner,
         mistake=mistake,
         correction=urls.with_query(urls.groups(run.uid), mended_pairs)
         if mistake and (mended_pairs := mended(pairs or [], mistake))

@@ -72,9 +72,9 @@ def numbers(packed: str) -> list[int]:
 
 def shown(segment: Segment) -> list[str]:
     """By token, as a browser cuts them out of the text: by UTF-16 units."""
-    units = unescape(str(segment.spelt.text)).encode("utf-16-le")
-    lengths = numbers(segment.spelt.lengths)
-    backs = numbers(segment.spelt.backs) or [0] * len(lengths)
+    units = unescape(str(segment.spelling.text)).encode("utf-16-le")
+    lengths = numbers(segment.spelling.lengths)
+    backs = numbers(segment.spelling.backs) or [0] * len(lengths)
     found, at = [], 0
     for length, back in zip(lengths, backs, strict=True):
         start = at - back
@@ -95,22 +95,22 @@ def test_sampled_and_inserted_segments_stand_apart_in_order(db: Connection) -> N
         ("inserted", "tokens-1-answer", 1, 3, 2),
         ("sampled", "tokens-2", 2, 5, 2),
     ]
-    assert [unescape(it.spelt.text) for it in view.segments[1:]] == ["abc", "de", "fg"]
-    assert [it.mean for it in view.segments] == [
+    assert [unescape(it.spelling.text) for it in view.segments[1:]] == ["abc", "de", "fg"]
+    assert [segment.mean_logp for segment in view.segments] == [
         None,
         pytest.approx(-1.05, abs=1e-3),
         None,
         pytest.approx(-2.8, abs=1e-3),
     ]
     assert [bool(it.logps) for it in view.segments] == [False, True, False, True]
-    assert numbers(view.segments[3].spelt.ids) == ids[5:]
+    assert numbers(view.segments[3].spelling.ids) == ids[5:]
     assert (
         np.frombuffer(base64.b64decode(view.segments[3].logps), "<f2").tolist()
         == np.array([-5, -0.6], np.float16).tolist()
     )
     # -0.1 is a little more than that in float16, as the page's script has it, too: no other number decides
-    assert view.above == ((0.1, 3), (0.5, 3), (1.0, 2), (2.0, 2), (4.0, 1))
-    assert (view.missing, view.left_out) == ([], 0)
+    assert view.level_counts == ((0.1, 3), (0.5, 3), (1.0, 2), (2.0, 2), (4.0, 1))
+    assert (view.missing, view.hidden_count) == ([], 0)
 
 
 def test_turns_are_named_only_where_as_many_were_sampled(db: Connection) -> None:
@@ -128,11 +128,11 @@ def test_every_token_is_cut_out_of_what_is_shown(engine: Engine, ids: list[int],
     words = shown(segment)
     assert len(words) == len(ids) + len(behind)
     assert "".join(words[-8:]).endswith("he end")
-    whole = unescape(segment.spelt.text)
+    whole = unescape(segment.spelling.text)
     assert not safe_text.labels(whole)
     assert "\r" not in whole
     starts, at = [], 0
-    for back, size in zip(numbers(segment.spelt.marks)[::2], numbers(segment.spelt.marks)[1::2], strict=True):
+    for back, size in zip(numbers(segment.spelling.marks)[::2], numbers(segment.spelling.marks)[1::2], strict=True):
         at += back
         starts.append(whole.encode("utf-16-le")[2 * at : 2 * (at + size)].decode("utf-16-le"))
     assert all(mark == "↵" or (mark[0], mark[-1]) == ("⟨", "⟩") for mark in starts)
@@ -141,7 +141,7 @@ def test_every_token_is_cut_out_of_what_is_shown(engine: Engine, ids: list[int],
 def test_what_cannot_be_seen_is_labelled_and_shifts_nothing(db: Connection) -> None:
     ids = tokenizer("bytes").encode("a\u202eb\x1b[31m\n\nc").ids
     (segment,) = make_view(db, RUN, rollout(some_tokens(ids)), turns=1).segments
-    assert unescape(segment.spelt.text) == "a⟨RLO⟩b⟨ESC⟩[31m↵\n↵\nc"
+    assert unescape(segment.spelling.text) == "a⟨RLO⟩b⟨ESC⟩[31m↵\n↵\nc"
     words = shown(segment)
     assert words[:5] == ["a", "⟨RLO⟩", "⟨RLO⟩", "⟨RLO⟩", "b"]
     assert words[-3:] == ["↵\n", "↵\n", "c"]
@@ -150,7 +150,7 @@ def test_what_cannot_be_seen_is_labelled_and_shifts_nothing(db: Connection) -> N
 def test_special_tokens_and_unknown_ids_are_told(db: Connection) -> None:
     end = id_of("bytes", "<|end|>")
     view = make_view(db, RUN, rollout(some_tokens([1, end, end + 1, end])), turns=1)
-    assert view.special == f"{end} {end + 1}"
+    assert view.special_ids == f"{end} {end + 1}"
     assert shown(view.segments[0])[1:] == ["<|end|>", f"⟨{end + 1}⟩", "<|end|>"]
 
 
@@ -187,11 +187,11 @@ def test_what_is_not_recorded_is_named(db: Connection) -> None:
 
 def test_very_many_tokens_and_segments_are_cut(db: Connection) -> None:
     many = make_view(db, RUN, rollout(some_tokens([5] * 70_000, prompt=(5,) * 20_000)), turns=1)
-    assert [len(numbers(it.spelt.lengths)) for it in many.segments] == [16_384, 65_536]
+    assert [len(numbers(it.spelling.lengths)) for it in many.segments] == [16_384, 65_536]
     assert [it.count for it in many.segments] == [20_000, 70_000]
-    assert many.left_out == 90_000 - 16_384 - 65_536
+    assert many.hidden_count == 90_000 - 16_384 - 65_536
     torn = make_view(db, RUN, rollout(some_tokens([5] * 5_000, mask=[1, 0] * 2_500)), turns=1)
-    assert (len(torn.segments), torn.left_out) == (1_000, 4_000)
+    assert (len(torn.segments), torn.hidden_count) == (1_000, 4_000)
 
 
 def long_rollout(engine: Engine) -> None:
