@@ -145,18 +145,18 @@ class RolloutPage:
 def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, row_id: int) -> Response:
     """Show the timeline, the tokens or the raw record."""
     pairs = request.query_params.multi_items()
-    own = dict(pair for pair in pairs if pair[0] in _OWN)
-    view, show = _view(own.get("view", "")), _shown(own.get("show", ""))
-    turn, wanted = urls.parse_whole(own.get("turn", "")), htmx.target(request)
+    parameters = dict(pair for pair in pairs if pair[0] in _OWN)
+    view, show = _view(parameters.get("view", "")), _shown(parameters.get("show", ""))
+    turn, target = urls.parse_whole(parameters.get("turn", "")), htmx.target(request)
     with source.reading_run(name) as (db, run):
-        found = queries.rollout(db, id_of(run), storable(row_id))
+        rollout = queries.rollout(db, id_of(run), storable(row_id))
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in _OWN])
-        if wanted is None and name != run.uid:
+        if target is None and name != run.uid:
             return RedirectResponse(urls.rollout(run.uid, row_id, chosen, view=view, show=show, turn=turn), 303)
-        page = _page(db, notebook, run, found, chosen, view, show, own)
-    if wanted == "rollout" and own.get("seen") == _seen(found.row, page.summary):
+        page = _page(db, notebook, run, rollout, chosen, view, show, parameters)
+    if target == "rollout" and parameters.get("seen") == _seen(rollout.row, page.summary):
         return htmx.nothing_new()
-    if wanted and wanted.startswith("gap-"):
+    if target and target.startswith("gap-"):
         return htmx.fragment(request, "rollout/_stretches.html", page)
     return htmx.render(request, "rollout/rollout.html", page, fragments=("rollout",))
 
@@ -165,14 +165,14 @@ def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, 
 def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anchor: str, show: str = "") -> Response:
     """Return what a page left out of a folded card: its reasoning, or its output."""
     with source.reading_run(name) as (db, run):
-        found = queries.rollout(db, id_of(run), storable(row_id))
-        piece = _panel(db, run, found, anchor)
-    named = anchor.removesuffix("-reasoning")
-    card = next((card for card in timeline.make_timeline(found) if card.anchor == named), None)
+        rollout = queries.rollout(db, id_of(run), storable(row_id))
+        piece = _panel(db, run, rollout, anchor)
+    card_anchor = anchor.removesuffix("-reasoning")
+    card = next((card for card in timeline.make_timeline(rollout) if card.anchor == card_anchor), None)
     if card is None and piece is None:
         raise RolloutNotFoundError(f"rollout {row_id} has no message called {anchor[:60]!r}: load its page again")
-    own = {"card": card, "piece": piece, "is_reasoning": anchor != named}
-    context = SimpleNamespace(run=run, row=found.row, show=_shown(show), **own)
+    fields = {"card": card, "piece": piece, "is_reasoning": anchor != card_anchor}
+    context = SimpleNamespace(run=run, row=rollout.row, show=_shown(show), **fields)
     return htmx.fragment(request, "rollout/_folded.html", context)
 
 
@@ -180,13 +180,15 @@ def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anch
 def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Response:
     """Return one text of a rollout as plain text, or an image that a message contains, such as a VLM's prompt."""
     with source.reading_run(name) as (db, run):
-        found = queries.rollout(db, id_of(run), storable(row_id))
-        panel = _panel(db, run, found, part)
-    cards = [*timeline.make_timeline(found), *timeline.make_scoring(found)]
-    if image := next((it for card in cards for it in card.pictures if it.data and it.part == part), None):
+        rollout = queries.rollout(db, id_of(run), storable(row_id))
+        panel = _panel(db, run, rollout, part)
+    cards = [*timeline.make_timeline(rollout), *timeline.make_scoring(rollout)]
+    if image := next(
+        (picture for card in cards for picture in card.pictures if picture.data and picture.part == part), None
+    ):
         return Response(image.data, media_type=image.media_type, headers=_IMAGE_HEADERS | {"Cache-Control": "no-cache"})
     if part == "raw":
-        value: str | None = safe_text.as_json(_record(found, token_limit=None))
+        value: str | None = safe_text.as_json(_record(rollout, token_limit=None))
     else:
         value = panel.value if panel else timeline.texts(cards).get(part)
     if value is None:
@@ -198,11 +200,11 @@ def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Resp
 def image(source: SourceOfPages, image_hash: str) -> Response:
     """Return an image. The browser may cache it forever, because the address is its hash."""
     with source.reading() as db:
-        found = queries.image(db, image_hash)
-    if found.media_type not in _IMAGE_TYPES:
+        picture = queries.image(db, image_hash)
+    if picture.media_type not in _IMAGE_TYPES:
         raise ImageNotFoundError("This image is of a kind that is not shown.")
     headers = _IMAGE_HEADERS | {"Cache-Control": "private, max-age=31536000, immutable"}
-    return Response(found.data, media_type=found.media_type, headers=headers)
+    return Response(picture.data, media_type=picture.media_type, headers=headers)
 
 
 def _view(written: str) -> View:
@@ -216,18 +218,19 @@ def _shown(written: str) -> tuple[Show, ...]:
 
 
 def _stretches(
-    cards: list[Card], own: dict[str, str], show: tuple[Show, ...], found: Callable[[str, str], bool]
+    cards: list[Card], parameters: dict[str, str], show: tuple[Show, ...], is_match: Callable[[str, str], bool]
 ) -> tuple[list[tuple[list[Card], Gap | None]], int]:
     """Return the cards to send, and the turn where the page opens; 0 for its beginning."""
     placed = numbered(cards)
-    given = [gap.partition("-")[::2] for gap in (own.get("fill") or own.get("gaps") or "").split(",")][:20]
-    gaps = [(urls.parse_whole(a), urls.parse_whole(b)) for a, b in given if b]
-    searched = {card.anchor: place for place, card in placed if place and any(found(*said) for said in _said(card))}
+    gap_texts = (parameters.get("fill") or parameters.get("gaps") or "").split(",")[:20]
+    gap_ends = [text.partition("-")[::2] for text in gap_texts]
+    gaps = [(urls.parse_whole(a), urls.parse_whole(b)) for a, b in gap_ends if b]
+    searched = {card.anchor: place for place, card in placed if place and any(is_match(*pair) for pair in _said(card))}
     failed = (place for place, card in placed if card.anomaly)
-    around = urls.parse_whole(own.get("turn", "")) or min(searched.values(), default=0) or next(failed, 0)
-    known = gaps if {"gaps", "fill"} & own.keys() else None
+    around = urls.parse_whole(parameters.get("turn", "")) or min(searched.values(), default=0) or next(failed, 0)
+    shown_gaps = gaps if {"gaps", "fill"} & parameters.keys() else None
     is_open = set(searched) if "output" not in show else {card.anchor for card in cards}
-    return stretches(cards, known, is_filled="fill" in own, around=around, is_open=is_open), around
+    return stretches(cards, shown_gaps, is_filled="fill" in parameters, around=around, is_open=is_open), around
 
 
 def _said(card: Card) -> list[tuple[str, str]]:
@@ -237,30 +240,32 @@ def _said(card: Card) -> list[tuple[str, str]]:
 
 
 def _page(
-    db: Connection, notebook: Notebook, run: Run, found: Rollout, chosen: RolloutFilter, view: View,
-    show: tuple[Show, ...], own: dict[str, str],
+    db: Connection, notebook: Notebook, run: Run, rollout: Rollout, chosen: RolloutFilter, view: View,
+    show: tuple[Show, ...], parameters: dict[str, str],
 ) -> RolloutPage:  # fmt: skip
-    row = found.row
+    row = rollout.row
     summary = queries.run_summary(db, id_of(run))
     total = page_cache.figure(db, summary, queries.count, chosen)
     near = queries.neighbours_in_time if is_long(summary, chosen) else queries.neighbours
-    cards = timeline.make_timeline(found)
-    shown = (
+    cards = timeline.make_timeline(rollout)
+    shown_cards = (
         [card for card in cards if card.said_by == "assistant" or card.role == "model"]
         if "assistant" in show
         else cards
     )
     searched = searches(chosen)
 
-    def wanted(by: str, text: str) -> bool:
+    def is_match(by: str, text: str) -> bool:
         return any(field in {"text", by} and place_of(phrase, text) for field, phrase in searched)
 
-    parted, around = _stretches(shown, own, show, wanted) if view == "timeline" else ([], 0)
+    sent_stretches, around = _stretches(shown_cards, parameters, show, is_match) if view == "timeline" else ([], 0)
     calls = sum(card.is_own for card in cards)
-    anomaly, traceback = next((card for card in cards if card.anomaly), None), _metadata_text(found, "traceback")
+    anomaly, traceback = next((card for card in cards if card.anomaly), None), _metadata_text(rollout, "traceback")
     lines = [turn.line for turn in turns.turns_of(cards)]
     parts = reward_parts(row)
-    group = sorted(queries.group_rows(db, id_of(run), row.id or 0), key=lambda it: (it.generation, it.id or 0))
+    group = sorted(
+        queries.group_rows(db, id_of(run), row.id or 0), key=lambda member: (member.generation, member.id or 0)
+    )
     strip = Scale.over([member.reward for member in group if member.reward is not None])
     return RolloutPage(
         summary=summary,
@@ -269,41 +274,41 @@ def _page(
         neighbours=near(db, id_of(run), chosen, row, total=total),
         view=view,
         cards=cards,
-        stretches=parted,
+        stretches=sent_stretches,
         around=around,
         rail=rail(cards, lines),
-        sent={card.anchor for cards_sent, _ in parted for card in cards_sent},
+        sent={card.anchor for cards_sent, _ in sent_stretches for card in cards_sent},
         opening="" if anomaly is None else anomaly.anchor,
         lines=lines if sum(bool(line.action) for line in lines) > 3 else [],
-        listed_lines=len(lines) if own.get("lines") or len(lines) <= _LONG else _FIRST_LINES,
+        listed_lines=len(lines) if parameters.get("lines") or len(lines) <= _LONG else _FIRST_LINES,
         show=show,
-        found=wanted,
-        scoring=timeline.make_scoring(found),
+        found=is_match,
+        scoring=timeline.make_scoring(rollout),
         anomaly=anomaly,
         most_tokens=max([card.tokens or 0 for card in cards if card.role == "assistant"], default=0) or 1,
         traceback=traceback,
-        server_log=_metadata_text(found, "server_log"),
+        server_log=_metadata_text(rollout, "server_log"),
         sent_prompt=words.SENT_PROMPTS.get(row.sent_prompt or ""),
-        dataset_prompt=_metadata_text(found, "dataset_prompt"),
-        is_parsed=_is_parsed(found) and run.tokenizer is not None,
-        evidence=_evidence(found),
-        marks=notes.of_rollout(db, notebook, run, found),
-        metrics=_named(found.metadata.get("metrics")),
-        notes=_named(found.metadata.get("notes")),
-        dropped=words.DROPPED.get(found.row.dropped or ""),
+        dataset_prompt=_metadata_text(rollout, "dataset_prompt"),
+        is_parsed=_is_parsed(rollout) and run.tokenizer is not None,
+        evidence=_evidence(rollout),
+        marks=notes.of_rollout(db, notebook, run, rollout),
+        metrics=_named(rollout.metadata.get("metrics")),
+        notes=_named(rollout.metadata.get("notes")),
+        dropped=words.DROPPED.get(rollout.row.dropped or ""),
         loss=_loss(db, run, row),
         trained=None if summary.is_evaluation else _trained(run, row, group, summary),
-        tokens=make_view(db, run, found, calls) if view == "tokens" else None,
-        answer=answer_of(settings_of(db, run), row, vars(found)),
-        raw=Text("raw", safe_text.as_json(_record(found, token_limit=_TOKEN_LIST))) if view == "raw" else None,
+        tokens=make_view(db, run, rollout, calls) if view == "tokens" else None,
+        answer=answer_of(settings_of(db, run), row, vars(rollout)),
+        raw=Text("raw", safe_text.as_json(_record(rollout, token_limit=_TOKEN_LIST))) if view == "raw" else None,
         parts=parts,
         scale=Scale.over([part.worth for part in parts if part.worth is not None]),
         group=[Member(r, dot) for r, dot in zip(group, stacked([r.reward for r in group], strip), strict=True)],
         rivals=rivals(row, group),
         waits=waits(row),
         strip=strip,
-        sampling=_named(found.sampling),
-        metadata=_metadata(found),
+        sampling=_named(rollout.sampling),
+        metadata=_metadata(rollout),
         searched=orjson.dumps(searched).decode() if searched else "",
         refresh=_refresh(run, row, summary, chosen, view, show),
     )
@@ -313,11 +318,13 @@ def rivals(row: EvaluationRow, group: Iterable[EvaluationRow]) -> list[tuple[str
     """Return names and ids of the best and the worst of the group, if they differ from a scored rollout in reward;
     else of another.
     """
-    known = sorted(((it.reward, it.id or 0) for it in group if it.reward is not None), key=lambda it: it[0])
-    if row.reward is None or len(known) < 2:
+    scored = sorted(
+        ((member.reward, member.id or 0) for member in group if member.reward is not None), key=lambda pair: pair[0]
+    )
+    if row.reward is None or len(scored) < 2:
         return []
-    ends = ("the best", known[-1]), ("the worst", known[0])
-    others = [("another", row_id) for _, row_id in known if row_id != row.id][:1]
+    ends = ("the best", scored[-1]), ("the worst", scored[0])
+    others = [("another", row_id) for _, row_id in scored if row_id != row.id][:1]
     return [(name, row_id) for name, (reward, row_id) in ends if reward != row.reward] or others
 
 
@@ -332,12 +339,13 @@ def _loss(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
     cause = cause_of(row)
     if cause is None:
         return None
-    known = cached_diagnosis(db, run) if row.mode == queries.mode_of(db, row.run_id) else None
+    diagnosis = cached_diagnosis(db, run) if row.mode == queries.mode_of(db, row.run_id) else None
     best, solved = None, ""
-    if known is not None and len(own := known.rows.where(known.rows.id == row.id)):  # it may not be in the sample
-        scale = known.report.scale
-        best = None if scale.is_flat else float(scale.bests(known.rows)[known.rows.id == row.id][0])
-        solved = scale.success.said if scale.success.solved(own).any() else ""
+    # The rollout may not be in the sample.
+    if diagnosis is not None and len(rows := diagnosis.rows.where(diagnosis.rows.id == row.id)):
+        scale = diagnosis.report.scale
+        best = None if scale.is_flat else float(scale.bests(diagnosis.rows)[diagnosis.rows.id == row.id][0])
+        solved = scale.success.said if scale.success.solved(rows).any() else ""
     lost = None if best is None else max(best - (row.reward or 0.0), 0.0)
     if lost is not None and lost <= SAME * max(abs(best or 0.0), 1):
         lost = 0.0
@@ -348,7 +356,8 @@ def _loss(db: Connection, run: Run, row: EvaluationRow) -> Loss | None:
 
 def _trained(run: Run, row: EvaluationRow, group: list[EvaluationRow], summary: RunSummary) -> Training:
     return training(
-        columns_of(group if any(it.id == row.id for it in group) else [row]),  # it may have been deleted meanwhile
+        # It may have been deleted meanwhile.
+        columns_of(group if any(other.id == row.id for other in group) else [row]),
         row.id or 0,
         is_evaluation=row.mode == Mode.EVAL,
         is_running=summary.state == RunState.RUNNING,
@@ -368,53 +377,54 @@ def _seen(row: EvaluationRow, summary: RunSummary) -> str:
     return f"{row.changed}.{row.status}.{summary.state}"
 
 
-def _metadata_text(found: Rollout, name: str) -> Text | None:
-    value = found.metadata.get(name)
+def _metadata_text(rollout: Rollout, name: str) -> Text | None:
+    value = rollout.metadata.get(name)
     return Text(name, safe_text.as_text(value)) if value else None
 
 
-def _panel(db: Connection, run: Run, found: Rollout, part: str) -> Text | None:
+def _panel(db: Connection, run: Run, rollout: Rollout, part: str) -> Text | None:
     """Return a text that stands in no message; None if there is none of that name."""
-    if part == "handed" and _is_parsed(found):
-        return Text(part, safe_text.as_text(Rebuilding(db, run).handed_text(found)))
-    return _metadata(found) if part == "metadata" else _metadata_text(found, part) if part in _OWN_PANEL else None
+    if part == "handed" and _is_parsed(rollout):
+        return Text(part, safe_text.as_text(Rebuilding(db, run).handed_text(rollout)))
+    return _metadata(rollout) if part == "metadata" else _metadata_text(rollout, part) if part in _OWN_PANEL else None
 
 
-def _is_parsed(found: Rollout) -> bool:
+def _is_parsed(rollout: Rollout) -> bool:
     """Return True if reward functions were handed one text, of which the messages show several parts."""
-    answered = found.messages[first_answer(found.messages, found.row.turns) :]
-    said = answered[0] if answered else {}
-    is_parted = len(answered) > 1 or said.get("reasoning_content") is not None or bool(said.get("tool_calls"))
-    return found.row.handed == Handed.TEXT and found.tokens is not None and is_parted
+    answered = rollout.messages[first_answer(rollout.messages, rollout.row.turns) :]
+    message = answered[0] if answered else {}
+    is_parted = len(answered) > 1 or message.get("reasoning_content") is not None or bool(message.get("tool_calls"))
+    return rollout.row.handed == Handed.TEXT and rollout.tokens is not None and is_parted
 
 
-def _evidence(found: Rollout) -> tuple[str, str] | None:
-    word = str(found.metadata.get("attribution", ""))
+def _evidence(rollout: Rollout) -> tuple[str, str] | None:
+    word = str(rollout.metadata.get("attribution", ""))
     return (word, words.EVIDENCE[word]) if word in words.EVIDENCE else None
 
 
 def _named(value: Any) -> list[tuple[str, str]]:
     """Return names and values. The value may be anything, since the user's `edit` function may have written it."""
-    return [(str(name), safe_text.as_text(it)) for name, it in value.items()] if isinstance(value, dict) else []
+    return [(str(name), safe_text.as_text(item)) for name, item in value.items()] if isinstance(value, dict) else []
 
 
-def _metadata(found: Rollout) -> Text | None:
+def _metadata(rollout: Rollout) -> Text | None:
     """Return the metadata that nothing else on the page shows; the raw view has all of it."""
-    known = found.metadata
+    metadata = rollout.metadata
     is_shown = {
         **dict.fromkeys(_OWN_PANEL, True),
-        **{name: known.get(name) == getattr(found.row, column) for name, column in _AS_COLUMNS.items()},
-        "step_rewards": known.get("step_rewards") == [it.get("reward") for it in found.own_actions if it.get("turn")],
-        "tags": tags_in(known),
-        "metrics": _named(known.get("metrics")),
-        "notes": _named(known.get("notes")),
-        "attribution": _evidence(found),
+        **{name: metadata.get(name) == getattr(rollout.row, column) for name, column in _AS_COLUMNS.items()},
+        "step_rewards": metadata.get("step_rewards")
+        == [action.get("reward") for action in rollout.own_actions if action.get("turn")],
+        "tags": tags_in(metadata),
+        "metrics": _named(metadata.get("metrics")),
+        "notes": _named(metadata.get("notes")),
+        "attribution": _evidence(rollout),
     }
-    rest = {name: value for name, value in known.items() if not is_shown.get(name) and value not in _EMPTY}
+    rest = {name: value for name, value in metadata.items() if not is_shown.get(name) and value not in _EMPTY}
     return Text("metadata", safe_text.as_json(rest)) if rest else None
 
 
-def _record(found: Rollout, *, token_limit: int | None) -> dict[str, Any]:
+def _record(rollout: Rollout, *, token_limit: int | None) -> dict[str, Any]:
     """Return the record as plain values. Arrays longer than `token_limit` are replaced by a note of their length."""
 
     def ids(values: Any) -> Any:
@@ -426,15 +436,15 @@ def _record(found: Rollout, *, token_limit: int | None) -> dict[str, Any]:
             listed if token_limit is None or len(listed) <= token_limit else f"{len(listed)} values: see the plain text"
         )
 
-    tokens, row = found.tokens, {name: getattr(found.row, name) for name in EvaluationRow.model_fields}
+    tokens, row = rollout.tokens, {name: getattr(rollout.row, name) for name in EvaluationRow.model_fields}
     times = {name: row[name] for name in ("created", "returned", "scored", "pruned")}
     whole = {
         **row,
         **{name: None if moment is None else iso(moment) for name, moment in times.items()},
-        "messages": found.messages,
-        "actions": found.actions,
-        "sampling": found.sampling,
-        "metadata": found.metadata,
+        "messages": rollout.messages,
+        "actions": rollout.actions,
+        "sampling": rollout.sampling,
+        "metadata": rollout.metadata,
         "tokens": None if tokens is None else {name: ids(values) for name, values in vars(tokens).items()},
     }
     tidy: dict[str, Any] = figures.tidy(whole)
