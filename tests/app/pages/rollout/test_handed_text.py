@@ -29,8 +29,8 @@ def test_a_text_is_offered_where_the_messages_show_several_parts(
     answer: dict[str, str], handed: str, offered: str
 ) -> None:
     messages = [{"role": "user", "content": "Add."}, {"role": "assistant", **answer}]
-    found = SimpleNamespace(messages=messages, row=SimpleNamespace(handed=handed, turns=1), tokens=NO_TOKENS)
-    assert rollout_page._is_parsed(found) == (offered == "yes")  # type: ignore[arg-type]
+    rollout = SimpleNamespace(messages=messages, row=SimpleNamespace(handed=handed, turns=1), tokens=NO_TOKENS)
+    assert rollout_page._is_parsed(rollout) == (offered == "yes")  # type: ignore[arg-type]
 
 
 @pytest.mark.exhaustive
@@ -40,10 +40,12 @@ def test_the_text_that_reward_functions_were_handed_is_shown(tmp_path: Path) -> 
 
     def rollout_func(prompts: list[Any], trainer: Any) -> dict[str, Any]:
         tokenizer = trainer.processing_class
-        ids = [tokenizer.apply_chat_template(it, add_generation_prompt=True, return_dict=False) for it in prompts]
+        ids = [
+            tokenizer.apply_chat_template(prompt, add_generation_prompt=True, return_dict=False) for prompt in prompts
+        ]
         return {"prompt_ids": ids, "completion_ids": [tokenizer.encode(WRITTEN)] * len(ids), "logprobs": None}
 
-    def kept(completions: list[Any], **_: Any) -> list[float]:
+    def keep_completions(completions: list[Any], **_: Any) -> list[float]:
         then.extend(completions)
         return [float(i) for i in range(len(completions))]
 
@@ -52,10 +54,13 @@ def test_the_text_that_reward_functions_were_handed_is_shown(tmp_path: Path) -> 
         return [0.0] * len(completions)
 
     db = tmp_path / "a.db"
-    make_trainer(record(rollout_func, db=db), tmp_path / "out", reward_funcs=[kept]).train()
+    make_trainer(record(rollout_func, db=db), tmp_path / "out", reward_funcs=[keep_completions]).train()
     (row,) = load_run(db=db).head(1).to_dict("records")
     handed = then[0][0]["content"]
-    assert (row["handed"], [it["content"] for it in row["messages"][-3:]]) == ("text", ["guess 3", "lower", "guess 2"])
+    assert (row["handed"], [message["content"] for message in row["messages"][-3:]]) == (
+        "text",
+        ["guess 3", "lower", "guess 2"],
+    )
     with dashboard(db) as client:
         page = client.get(f"/runs/latest/rollouts/{row['id']}").text
         assert "Reward functions got one text" in page
