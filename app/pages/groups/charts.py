@@ -46,15 +46,15 @@ def strip(rewards: Sequence[float], mean: float | None, scale: Scale) -> Strip:
     bins: dict[int, list[float]] = defaultdict(list)
     for reward in sorted(rewards):
         bins[round(at(reward) / _DOT)].append(reward)
-    rise = min(_DOT, (height - 4) / max(map(len, bins.values()), default=1))
+    spacing = min(_DOT, (height - 4) / max(map(len, bins.values()), default=1))
     pills = []
-    for place, alike in bins.items():
-        tall = max(round(rise * len(alike), 1), _DOT)
+    for place, bin_rewards in bins.items():
+        pill_height = max(round(spacing * len(bin_rewards), 1), _DOT)
         x = min(max(place * _DOT - _DOT / 2, 0.0), width - _DOT)
-        low, high = number(alike[0]), number(alike[-1])
-        label = _times(len(alike), low) if low == high else f"{len(alike)}: {low} to {high}"
-        pills.append(Pill(x, round(height - 2 - tall, 1), tall, _tone(alike, mean, rewards), label))
-    return Strip(pills, at(0.0), None if mean is None else at(mean), _in_words(rewards))
+        low, high = number(bin_rewards[0]), number(bin_rewards[-1])
+        label = _times(len(bin_rewards), low) if low == high else f"{len(bin_rewards)}: {low} to {high}"
+        pills.append(Pill(x, round(height - 2 - pill_height, 1), pill_height, _tone(bin_rewards, mean, rewards), label))
+    return Strip(pills, at(0.0), None if mean is None else at(mean), _describe_rewards(rewards))
 
 
 def stacks(tallies: Sequence[Tally], kinds: Sequence[Kind], address: Callable[..., str]) -> list[StepStack]:
@@ -77,18 +77,18 @@ def stacks(tallies: Sequence[Tally], kinds: Sequence[Kind], address: Callable[..
     ]
 
 
-def _tone(alike: Sequence[float], mean: float | None, rewards: Sequence[float]) -> str:
+def _tone(bin_rewards: Sequence[float], mean: float | None, rewards: Sequence[float]) -> str:
     if mean is None or max(rewards) - min(rewards) <= ALIKE:
         return "even"
-    return "positive" if sum(alike) / len(alike) >= mean else "negative"
+    return "positive" if sum(bin_rewards) / len(bin_rewards) >= mean else "negative"
 
 
-def _in_words(rewards: Sequence[float]) -> str:
+def _describe_rewards(rewards: Sequence[float]) -> str:
     if not rewards:
         return "No rewards"
     counts = sorted(Counter(number(reward) for reward in sorted(rewards)).items(), key=lambda pair: -pair[1])
-    said = ", ".join(_times(count, value) for value, count in counts[:6])
-    return f"Rewards: {said}{', …' if len(counts) > 6 else ''}"
+    listing = ", ".join(_times(count, value) for value, count in counts[:6])
+    return f"Rewards: {listing}{', …' if len(counts) > 6 else ''}"
 
 
 def _times(count: int, value: str) -> str:

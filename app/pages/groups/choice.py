@@ -22,7 +22,7 @@ class GroupChoice:
         return DEAD if self.kind == _ALL_DEAD else (Kind(self.kind),) if self.kind else ()
 
     @property
-    def kept(self) -> dict[str, str]:
+    def parameters(self) -> dict[str, str]:
         """Return its parameters in an address, which the filter's line keeps."""
         sort = {} if self.sort == GroupSort.NEWEST else {"sort": self.sort.value}
         return sort | ({"kind": self.kind} if self.kind else {})
@@ -40,10 +40,10 @@ class GroupChoice:
         return bool(self.kind) or self.sort != GroupSort.NEWEST
 
 
-def choice_of(given: urls.Pairs) -> GroupChoice:
+def choice_of(pairs: urls.Pairs) -> GroupChoice:
     """Read the choice from an address, and use it in all addresses of groups of this request. Raise FilterError."""
-    own = {name: value for name, value in given if value}
-    sort, kind = own.get("sort", GroupSort.NEWEST.value), own.get("kind", "")
+    parameters = {name: value for name, value in pairs if value}
+    sort, kind = parameters.get("sort", GroupSort.NEWEST.value), parameters.get("kind", "")
     check_word("sort", "order of groups", sort, [word.value for word in GroupSort])
     if kind:
         check_word("kind", "kind of groups", kind, [_ALL_DEAD, *(word.value for word in Kind)])

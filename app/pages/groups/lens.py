@@ -4,14 +4,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from logs_ui.app.pages.groups.compare_rollouts_page import IMAGES, Aligned, Side, aligned, better, compared
+from logs_ui.app.pages.groups.compare_rollouts_page import IMAGES, Aligned, Side, align_turn, better_side, compare_texts
 from logs_ui.app.parts.differences import Differ
 from logs_ui.app.parts.timeline import Card, Text
 from logs_ui.app.parts.turns import Turn, TurnLine, parted, parting
 from logs_ui.recorder.queries import DEAD, Kind, RunSummary
 from logs_ui.recorder.storage.tables import EvaluationRow
 
-FOLLOWED = 3
+TURNS_AFTER = 3
 """Number of turns shown after the divergence."""
 
 
@@ -30,59 +30,64 @@ class Lens(NamedTuple):
     a: Ending
     b: Ending
     is_dead: bool
-    same: list[TurnLine]  # turns before the divergence, with identical actions
+    shared_turns: list[TurnLine]  # turns before the divergence, with identical actions
     turn: Aligned | None  # the turn at which they diverge, without the reasoning; None if all actions are identical
     # The environment's reward for that turn of `a` and `b`; None if it gave none.
-    worth: tuple[float | None, float | None]
+    turn_rewards: tuple[float | None, float | None]
     better: str  # the side with the higher reward; empty if they are equal
 
 
 def lens_of(
-    summary: RunSummary, scored: Sequence[EvaluationRow], opened: Mapping[int, Sequence[Turn]], kind: Kind
+    summary: RunSummary, scored: Sequence[EvaluationRow], turns_by_id: Mapping[int, Sequence[Turn]], kind: Kind
 ) -> Lens | None:
     """Build the comparison of the rows that have a reward, highest first, by the turns of those that are opened; None
     if fewer than two of them have turns, or the best has none.
     """
-    known = [(row, opened[row.id or 0]) for row in scored if opened.get(row.id or 0)]
-    if len(known) < 2 or known[0][0] is not scored[0]:
+    completions = [(row, turns_by_id[row.id or 0]) for row in scored if turns_by_id.get(row.id or 0)]
+    if len(completions) < 2 or completions[0][0] is not scored[0]:
         return None
-    (best, turns_a), (worst, turns_b) = known[0], known[-1]
+    (best, turns_a), (worst, turns_b) = completions[0], completions[-1]
     if kind in DEAD:
-        worst, turns_b = next((it for it in known[1:] if parting(turns_a, it[1]) is not None), known[-1])
-    found = parted(turns_a, turns_b)
+        worst, turns_b = next(
+            (pair for pair in completions[1:] if parting(turns_a, pair[1]) is not None), completions[-1]
+        )
+    comparison = parted(turns_a, turns_b)
     return Lens(
-        a=_ending(Side(summary, best), found.after_a),
-        b=_ending(Side(summary, worst), found.after_b),
+        a=_ending(Side(summary, best), comparison.after_a),
+        b=_ending(Side(summary, worst), comparison.after_b),
         is_dead=kind in DEAD,
-        same=[it.line for it in found.same],
-        turn=None if found.number is None else _turn(found.number, found.a, found.b),
-        better=better(best.reward, worst.reward),
-        worth=(found.a.line.reward if found.a else None, found.b.line.reward if found.b else None),
+        shared_turns=[turn.line for turn in comparison.same],
+        turn=None if comparison.number is None else _turn(comparison.number, comparison.a, comparison.b),
+        better=better_side(best.reward, worst.reward),
+        turn_rewards=(
+            comparison.a.line.reward if comparison.a else None,
+            comparison.b.line.reward if comparison.b else None,
+        ),
     )
 
 
 def _ending(side: Side, turns: Sequence[Turn]) -> Ending:
-    return Ending(side, [turn.line for turn in turns[:FOLLOWED]], max(0, len(turns) - FOLLOWED))
+    return Ending(side, [turn.line for turn in turns[:TURNS_AFTER]], max(0, len(turns) - TURNS_AFTER))
 
 
 def _turn(number: int, a: Turn | None, b: Turn | None) -> Aligned:
     """Compare message, action and observation. The observation is one piece, since a last answer is not a message."""
     differ = Differ()
-    found = aligned(number, _own(a), _own(b), differ, parts=True)
-    pieces = [piece for piece in found.pieces if piece.name != "reasoning"] or found.pieces
-    of_a, of_b = (Text("", said) if turn and (said := turn.line.answer) else None for turn in (a, b))
-    if of_a or of_b:
+    aligned_turn = align_turn(number, _drop_observations(a), _drop_observations(b), differ, is_divergence=True)
+    pieces = [piece for piece in aligned_turn.pieces if piece.name != "reasoning"] or aligned_turn.pieces
+    text_a, text_b = (Text("", answer) if turn and (answer := turn.line.answer) else None for turn in (a, b))
+    if text_a or text_b:
         has_images = any(piece.name == IMAGES for piece in pieces)
-        pieces = [*pieces, compared("observed text" if has_images else "observation", of_a, of_b, differ)]
-    return replace(found, pieces=pieces)
+        pieces = [*pieces, compare_texts("observed text" if has_images else "observation", text_a, text_b, differ)]
+    return replace(aligned_turn, pieces=pieces)
 
 
-def _own(turn: Turn | None) -> list[Card] | None:
+def _drop_observations(turn: Turn | None) -> list[Card] | None:
     """Return the model's message, the actions parsed from it, and the images of the answers; None without a turn."""
     if turn is None:
         return None
-    sent = [
+    calls = [
         replace(card, content=None, answer=card.answer and replace(card.answer, observation=[], error=None))
         for card in turn.answers
     ]
-    return [*([turn.message] if turn.message else []), *sent]
+    return [*([turn.message] if turn.message else []), *calls]

@@ -34,7 +34,7 @@ KINDS: Final = (Kind.MIXED, Kind.SAME_OUTCOME, Kind.PASSED, Kind.LEVEL, Kind.FAI
 """The kinds in the order of the chart, from bottom to top."""
 
 _POLLED_LINES = 100  # of a page that are looked at again, at most, while they are unfinished
-_OWN = ("sort", "kind", "after", "newest", "seen", "open", "follow", WAIT)
+_OWN_PARAMETERS = ("sort", "kind", "after", "newest", "seen", "open", "follow", WAIT)
 
 router = APIRouter()
 
@@ -84,10 +84,10 @@ class GroupsLive:
     """Fills the live corner of the table."""
 
     newest: int  # highest id of a rollout when the page was made; groups with a higher first id are new
-    seen: str
-    new: Count
+    version: str
+    new_count: Count
     address: str
-    every: int | None  # seconds between two polls; None if nothing is to come
+    poll_seconds: int | None  # seconds between two polls; None if nothing is to come
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ class GroupsPage:
     is_first: bool  # True if the lines start at the beginning of the table
     live: GroupsLive
     mistake: FilterError | None  # the error in the filter; `chosen` is then the filter without the wrong part
-    meant: str | None  # address of the filter that was probably meant; None without a mistake or a guess
+    correction: str | None  # address of the filter that was probably meant; None without a mistake or a guess
 
 
 @dataclass(frozen=True)
@@ -134,27 +134,29 @@ class LiveGroupsPage:
 def groups(request: Request, source: SourceOfPages, name: str) -> Response:
     """Show the table, a further page of it, or the error in the filter."""
     with source.reading_run(name) as (db, run):
-        given = request.query_params.multi_items()
-        place = request.query_params.get("after")
+        pairs = request.query_params.multi_items()
+        cursor_text = request.query_params.get("after")
         try:
-            choice = choice_of(given)
-            chosen = checked_filter(db, run, _of_filter(given))
-            after = urls.parse_cursor(place) if place else None
+            choice = choice_of(pairs)
+            chosen = checked_filter(db, run, _filter_pairs(pairs))
+            after = urls.parse_cursor(cursor_text) if cursor_text else None
         except FilterError as mistake:
-            own = _of_filter(given)
-            page = _page(db, run, repaired(own, mistake), GroupChoice(), None, given=own, mistake=mistake)
+            filter_pairs = _filter_pairs(pairs)
+            page = _page(
+                db, run, repaired(filter_pairs, mistake), GroupChoice(), None, pairs=filter_pairs, mistake=mistake
+            )
             return htmx.render(request, "groups/groups.html", page, fragments=("groups",), status=422, address="false")
-        here = _address(run, chosen, choice, after)
+        address = _address(run, chosen, choice, after)
         if htmx.target(request) == "more":
             summary = queries.run_summary(db, id_of(run))
             rows = _rows(db, run, chosen, choice, after, None)
             return htmx.fragment(request, "groups/_more_groups.html", MoreGroupsPage(summary, chosen, rows))
         if htmx.target(request) is None and name != run.uid:
-            return RedirectResponse(here, 303)
+            return RedirectResponse(address, 303)
         if (frame := until_counted(request, db, run, "groups", queries.survey)) is not None:
             return frame
         page = _page(db, run, chosen, choice, after)
-        return htmx.render(request, "groups/groups.html", page, fragments=("groups",), address=here)
+        return htmx.render(request, "groups/groups.html", page, fragments=("groups",), address=address)
 
 
 @router.get("/runs/{name}/groups/live")
@@ -163,19 +165,19 @@ def live(request: Request, source: SourceOfPages, name: str) -> Response:
     with source.reading_run(name) as (db, run):
         pairs = request.query_params.multi_items()
         choice = choice_of(pairs)
-        chosen = checked_filter(db, run, _of_filter(pairs))
+        chosen = checked_filter(db, run, _filter_pairs(pairs))
         newest = urls.parse_whole(request.query_params.get("newest", "0"))
         follows = "follow" in request.query_params and not choice.needs_survey
         summary = queries.run_summary(db, id_of(run))
-        now = _live(db, summary, chosen, choice, None if follows else newest)
-        seen = request.query_params.get("seen", "")
-        if now.seen == seen and now.newest == newest:
+        corner = _live(db, summary, chosen, choice, None if follows else newest)
+        seen_version = request.query_params.get("seen", "")
+        if corner.version == seen_version and corner.newest == newest:
             return htmx.nothing_new()
         if follows:
             rows = _rows(db, run, chosen, choice, None, None)
         else:
             unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_LINES]
-            rows = GroupLines(_changed_lines(db, run, unfinished, seen, now.seen), None)
+            rows = GroupLines(_changed_lines(db, run, unfinished, seen_version, corner.version), None)
         page = LiveGroupsPage(
             summary=summary,
             chosen=chosen,
@@ -185,49 +187,50 @@ def live(request: Request, source: SourceOfPages, name: str) -> Response:
             ),
             rows=rows,
             follows=follows,
-            live=now,
+            live=corner,
         )
         return htmx.fragment(request, "groups/_groups_live.html", page)
 
 
 def _page(
     db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None, *,
-    given: urls.Pairs | None = None, mistake: FilterError | None = None,
+    pairs: urls.Pairs | None = None, mistake: FilterError | None = None,
 ) -> GroupsPage:  # fmt: skip
     survey = rested(db, id_of(run), queries.survey, chosen, success_of(db, run).marks)
     summary = queries.run_summary(db, id_of(run))
-    now = _live(db, summary, chosen, choice, None)
+    corner = _live(db, summary, chosen, choice, None)
     return GroupsPage(
         summary=summary,
         chosen=chosen,
-        where=dict(given or []).get(WHERE, print_where(chosen)),
+        where=dict(pairs or []).get(WHERE, print_where(chosen)),
         chips=filter_parts(chosen),
         choice=choice,
         modes=_modes(db, run, chosen, choice),
         overview=_overview(db, run, survey, chosen, choice),
         rows=_rows(db, run, chosen, choice, after, survey),
         is_first=after is None,
-        live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
+        # News would take the place of what is to be mended.
+        live=replace(corner, poll_seconds=None) if mistake else corner,
         mistake=mistake,
-        meant=urls.with_query(urls.groups(run.uid), pairs)
-        if mistake and (pairs := mended(given or [], mistake))
+        correction=urls.with_query(urls.groups(run.uid), mended_pairs)
+        if mistake and (mended_pairs := mended(pairs or [], mistake))
         else None,
     )
 
 
 def _modes(db: Connection, run: Run, chosen: RolloutFilter, choice: GroupChoice) -> list[tuple[str, str, bool]]:
-    known = dict.fromkeys(series.mode for series in rested(db, id_of(run), queries.step_series))
-    if len(known) < 2:
+    modes = dict.fromkeys(series.mode for series in rested(db, id_of(run), queries.step_series))
+    if len(modes) < 2:
         return []
-    wanted: list[tuple[str, tuple[str, ...]]] = [("all", ()), *((mode, (mode,)) for mode in known)]
+    choices: list[tuple[str, tuple[str, ...]]] = [("all", ()), *((mode, (mode,)) for mode in modes)]
     return [
-        (text, _address(run, chosen.with_parts(modes=modes), choice), chosen.words("mode") == modes)
-        for text, modes in wanted
+        (text, _address(run, chosen.with_parts(modes=mode_words), choice), chosen.words("mode") == mode_words)
+        for text, mode_words in choices
     ]
 
 
-def _of_filter(given: urls.Pairs) -> urls.Pairs:
-    return [(name, value) for name, value in given if name not in _OWN]
+def _filter_pairs(pairs: urls.Pairs) -> urls.Pairs:
+    return [(name, value) for name, value in pairs if name not in _OWN_PARAMETERS]
 
 
 def _address(run: Run, chosen: RolloutFilter, choice: GroupChoice, after: Cursor | None = None) -> str:
@@ -253,25 +256,25 @@ def _rows(
 ) -> GroupLines:  # fmt: skip
     run_id, marks = id_of(run), success_of(db, run).marks
     if choice.needs_survey:
-        known = survey or rested(db, run_id, queries.survey, chosen, marks)
-        found = queries.surveyed_groups(
-            db, run_id, known, marks, choice.sort, choice.kinds, after=after, limit=PAGE_SIZE
+        whole_survey = survey or rested(db, run_id, queries.survey, chosen, marks)
+        page = queries.surveyed_groups(
+            db, run_id, whole_survey, marks, choice.sort, choice.kinds, after=after, limit=PAGE_SIZE
         )
     else:
         below = None if after is None else after.id
-        found = queries.newest_groups(db, run_id, chosen, marks, after=below, limit=PAGE_SIZE)
-    following = _address(run, chosen, choice, found.next) if found.next else None
-    return GroupLines(_lines(db, run, found.groups), following)
+        page = queries.newest_groups(db, run_id, chosen, marks, after=below, limit=PAGE_SIZE)
+    following = _address(run, chosen, choice, page.next) if page.next else None
+    return GroupLines(_lines(db, run, page.groups), following)
 
 
-def _lines(db: Connection, run: Run, found: list[Group]) -> list[GroupLine]:
+def _lines(db: Connection, run: Run, groups: list[Group]) -> list[GroupLine]:
     scale = Scale.over(queries.reward_ends(db, id_of(run)))
-    return [GroupLine(group, group_charts.strip(group.rewards, group.mean, scale), _ends(group)) for group in found]
+    return [GroupLine(group, group_charts.strip(group.rewards, group.mean, scale), _ends(group)) for group in groups]
 
 
 def _ends(group: Group) -> tuple[int, int] | None:
-    known = [(member.reward, -member.generation, member.id) for member in group.members if member.reward is not None]
-    return (max(known)[2], min(known)[2]) if len(known) > 1 else None
+    scored = [(member.reward, -member.generation, member.id) for member in group.members if member.reward is not None]
+    return (max(scored)[2], min(scored)[2]) if len(scored) > 1 else None
 
 
 def _live(
@@ -279,21 +282,21 @@ def _live(
 ) -> GroupsLive:
     """Build the live corner. `newest` is None if the page is being made now."""
     run, run_id = summary.run, id_of(summary.run)
-    new = Count(0, exact=True)
+    new_count = Count(0, exact=True)
     if newest is None:
         top = queries.page(db, run_id, chosen, limit=1).rows
         newest = top[0].id or 0 if top else 0
     else:
-        new = queries.new_groups(db, run_id, chosen, newest)
-    seen = f"{run.changed}.{summary.state}"
-    address = urls.groups_live(run.uid, chosen, sort=choice.sort, kind=choice.kind, newest=newest, seen=seen)
-    every: dict[Any, int] = {RunState.RUNNING.value: 3, "died": 10}
-    return GroupsLive(newest, seen, new, address, every.get(summary.state))
+        new_count = queries.new_groups(db, run_id, chosen, newest)
+    version = f"{run.changed}.{summary.state}"
+    address = urls.groups_live(run.uid, chosen, sort=choice.sort, kind=choice.kind, newest=newest, seen=version)
+    poll_seconds: dict[Any, int] = {RunState.RUNNING.value: 3, "died": 10}
+    return GroupsLive(newest, version, new_count, address, poll_seconds.get(summary.state))
 
 
-def _changed_lines(db: Connection, run: Run, ids: list[int], seen: str, now: str) -> list[GroupLine]:
+def _changed_lines(db: Connection, run: Run, ids: list[int], seen_version: str, version: str) -> list[GroupLine]:
     """Return the lines that may have changed since the last poll: a new state of the run changes running groups."""
-    change, _, state = seen.partition(".")
-    found = queries.groups_of_rows(db, id_of(run), ids, success_of(db, run).marks)
-    is_same = state == now.partition(".")[2]
-    return _lines(db, run, [group for group in found if not is_same or group.changed > urls.parse_whole(change)])
+    change, _, state = seen_version.partition(".")
+    groups = queries.groups_of_rows(db, id_of(run), ids, success_of(db, run).marks)
+    is_same = state == version.partition(".")[2]
+    return _lines(db, run, [group for group in groups if not is_same or group.changed > urls.parse_whole(change)])

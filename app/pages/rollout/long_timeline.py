@@ -62,24 +62,24 @@ class Rail(NamedTuple):
         return self.bands[-1].last
 
     @property
-    def listed(self) -> list[Mark]:
+    def listed_marks(self) -> list[Mark]:
         """Return the marks in words: the bands if there are no others, and no rewards if there are too many."""
-        some = [it for it in self.marks if it.kind not in {"positive", "negative"}]
-        return (self.bands if not self.marks else self.marks if len(self.marks) <= _LISTED else some)[:_LISTED]
+        troubles = [mark for mark in self.marks if mark.kind not in {"positive", "negative"}]
+        return (self.bands if not self.marks else self.marks if len(self.marks) <= _LISTED else troubles)[:_LISTED]
 
     @property
     def more(self) -> int:
-        return max(0, len(self.marks) - len(self.listed))
+        return max(0, len(self.marks) - len(self.listed_marks))
 
 
 def numbered(cards: Iterable[Card]) -> list[tuple[int, Card]]:
     """Return each card with its turn's place among the recorded turns, from 1; 0 for the prompt."""
-    found, place, highest = [], 0, 0
+    placed, place, highest = [], 0, 0
     for card in cards:
         if (card.turn or 0) > highest:
             place, highest = place + 1, card.turn or 0
-        found.append((place, card))
-    return found
+        placed.append((place, card))
+    return placed
 
 
 def stretches(
@@ -89,19 +89,21 @@ def stretches(
     None for a new page, which opens at the turn `around`. With `is_filled` only turns of the first gap are sent.
     `is_open` are the anchors of the cards whose output is unfolded.
     """
-    everywhere = numbered(cards)
-    is_long = bool(everywhere) and everywhere[-1][0] > _RAIL_FROM
-    placed = [pair for pair in everywhere if not is_filled or (gaps and gaps[0][0] <= pair[0] <= gaps[0][1])]
+    all_placed = numbered(cards)
+    is_long = bool(all_placed) and all_placed[-1][0] > _RAIL_FROM
+    placed = [pair for pair in all_placed if not is_filled or (gaps and gaps[0][0] <= pair[0] <= gaps[0][1])]
     cost: Counter[int] = Counter()
     for number, card in placed:
-        cost[number] += _PER_CARD + _sent(card, is_open=card.anchor in is_open, is_long=is_long)
+        cost[number] += _PER_CARD + _count_characters(card, is_open=card.anchor in is_open, is_long=is_long)
     turns = sorted(cost)
     if gaps is None or is_filled:
-        shown = {0, *_within(cost, turns, _MORE if is_filled else _HEAD)}
+        sent_turns = {0, *_take_within(cost, turns, _MORE if is_filled else _HEAD)}
         if not is_filled:
-            shown.update(_within(cost, reversed(turns), _TAIL))
-            shown.update(_within(cost, sorted(turns, key=lambda it: abs(it - around)), _AROUND) if around else ())
-        hidden = [[*run] for is_shown, run in groupby(turns, shown.__contains__) if not is_shown]
+            sent_turns.update(_take_within(cost, reversed(turns), _TAIL))
+            sent_turns.update(
+                _take_within(cost, sorted(turns, key=lambda turn: abs(turn - around)), _AROUND) if around else ()
+            )
+        hidden = [[*run] for is_shown, run in groupby(turns, sent_turns.__contains__) if not is_shown]
         gaps = [(run[0], run[-1]) for run in hidden if len(run) >= _LEAST_GAP]
     begins, ends = [0, *(last + 1 for _, last in gaps)], [*(first for first, _ in gaps), len(cards) + 1]
     sent = [[card for number, card in placed if begin <= number < end] for begin, end in zip(begins, ends, strict=True)]
@@ -120,27 +122,29 @@ def rail(cards: Sequence[Card], lines: Sequence[TurnLine]) -> Rail | None:
     anomalies = {number for number, card in placed if card.anomaly}
     band = max(_BAND, turns // 30)
     ends = [(n, min(n + band - 1, turns)) for n in range(1, turns + 1, band)]
-    found: dict[str, list[Mark]] = defaultdict(list)
+    marks_by_kind: dict[str, list[Mark]] = defaultdict(list)
     for number, card in placed:
         answer = card.answer
         if card.anomaly or (answer and answer.is_fallback):
-            what = card.anomaly or "action not in the answer"
-            _add(found[what], Mark(number, number, card.anchor, card.tone, what), what)
+            reason = card.anomaly or "action not in the answer"
+            _add_mark(marks_by_kind[reason], Mark(number, number, card.anchor, card.tone, reason), reason)
         if answer and answer.reward:
             kind = "negative" if answer.reward < 0 else "positive"
             mark = Mark(number, number, card.anchor, kind, f"reward {answer.reward:+.3g}")
-            _add(found[kind], mark, f"{kind} rewards")
+            _add_mark(marks_by_kind[kind], mark, f"{kind} rewards")
     for number, line in enumerate(lines, 1):
         if line.failure and number not in anomalies:
-            what = line.failure if line.exit_code is None else line.outcome
-            title = safe_text.label(f"{line.tool}: {what}" if line.tool else what, 60)
-            _add(found["failures"], Mark(number, number, line.anchor, "warn", title), "answered with errors")
+            reason = line.failure if line.exit_code is None else line.outcome
+            title = safe_text.label(f"{line.tool}: {reason}" if line.tool else reason, 60)
+            _add_mark(
+                marks_by_kind["failures"], Mark(number, number, line.anchor, "warn", title), "answered with errors"
+            )
     sizes = [sum(line.size or 0 for line in lines[first - 1 : last]) for first, last in ends]
     bands = [
         Mark(first, last, starts[first], "band", _band_title(first, lines[first - 1 : last]), size / (max(sizes) or 1))
         for (first, last), size in zip(ends, sizes, strict=True)
     ]
-    return Rail(bands, sorted(mark for marks in found.values() for mark in marks))
+    return Rail(bands, sorted(mark for marks in marks_by_kind.values() for mark in marks))
 
 
 def _band_title(first: int, lines: Sequence[TurnLine]) -> str:
@@ -150,29 +154,33 @@ def _band_title(first: int, lines: Sequence[TurnLine]) -> str:
     return f"turns {first} to {first + len(lines) - 1}" + (f": {called}" if called else "")
 
 
-def _add(marks: list[Mark], mark: Mark, what: str) -> None:
+def _add_mark(marks: list[Mark], mark: Mark, title: str) -> None:
     """Add a mark, to that of the turn before if there is one."""
     if marks and marks[-1].last >= mark.turn - 1:
-        mark = marks.pop()._replace(last=mark.turn, title=f"{what}, to turn {mark.turn}")
+        mark = marks.pop()._replace(last=mark.turn, title=f"{title}, to turn {mark.turn}")
     marks.append(mark)
 
 
-def _sent(card: Card, *, is_open: bool, is_long: bool) -> int:
+def _count_characters(card: Card, *, is_open: bool, is_long: bool) -> int:
     """Return the number of characters that a card sends. `_texts.html` cuts fields of a long rollout alike."""
-    sent = card.answer.action if card.answer and not card.answer.is_called else []
-    given = [it for fields in (sent, *(call.arguments for call in card.calls[:_FIELDS])) for _, it in fields[:_FIELDS]]
-    cost = sum(_PER_FIELD + min(len(value.value), _VALUE if is_long else TEXT_LIMIT) for value in given)
+    action = card.answer.action if card.answer and not card.answer.is_called else []
+    values = [
+        value
+        for fields in (action, *(call.arguments for call in card.calls[:_FIELDS]))
+        for _, value in fields[:_FIELDS]
+    ]
+    cost = sum(_PER_FIELD + min(len(value.value), _VALUE if is_long else TEXT_LIMIT) for value in values)
     if is_open or not card.is_folded:
-        cost += sum(len(it.value) for it in (card.output if card.is_reply else [card.content]) if it)
+        cost += sum(len(text.value) for text in (card.output if card.is_reply else [card.content]) if text)
     return cost
 
 
-def _within(cost: Counter[int], turns: Iterable[int], budget: int) -> list[int]:
+def _take_within(cost: Counter[int], turns: Iterable[int], budget: int) -> list[int]:
     """Return turns in that order until their cost exceeds the budget."""
-    found: list[int] = []
+    numbers: list[int] = []
     for number in turns:
-        if budget <= 0 and found:
+        if budget <= 0 and numbers:
             break
         budget -= cost[number]
-        found.append(number)
-    return found
+        numbers.append(number)
+    return numbers

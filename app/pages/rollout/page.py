@@ -82,12 +82,12 @@ def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, 
     view, show = _parse_view(parameters.get("view", "")), _parse_show(parameters.get("show", ""))
     turn, target = urls.parse_whole(parameters.get("turn", "")), htmx.target(request)
     with source.reading_run(name) as (db, run):
-        read = queries.rollout(db, id_of(run), storable(row_id))
+        rollout = queries.rollout(db, id_of(run), storable(row_id))
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in _PARAMETERS])
         if target is None and name != run.uid:
             return RedirectResponse(urls.rollout(run.uid, row_id, chosen, view=view, show=show, turn=turn), 303)
-        page = _page(db, notebook, run, read, chosen, view, show, parameters)
-    if target == "rollout" and parameters.get("seen") == _version(read.row, page.summary):
+        page = _page(db, notebook, run, rollout, chosen, view, show, parameters)
+    if target == "rollout" and parameters.get("seen") == _version(rollout.row, page.summary):
         return htmx.nothing_new()
     if target and target.startswith("gap-"):
         return htmx.fragment(request, "rollout/_stretches.html", page)
@@ -98,14 +98,14 @@ def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, 
 def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anchor: str, show: str = "") -> Response:
     """Return what a page left out of a folded card: its reasoning, or its output."""
     with source.reading_run(name) as (db, run):
-        read = queries.rollout(db, id_of(run), storable(row_id))
-        panel = find_panel(db, run, read, anchor)
+        rollout = queries.rollout(db, id_of(run), storable(row_id))
+        panel = find_panel(db, run, rollout, anchor)
     card_anchor = anchor.removesuffix("-reasoning")
-    card = next((card for card in timeline.make_timeline(read) if card.anchor == card_anchor), None)
+    card = next((card for card in timeline.make_timeline(rollout) if card.anchor == card_anchor), None)
     if card is None and panel is None:
         raise RolloutNotFoundError(f"rollout {row_id} has no message called {anchor[:60]!r}: load its page again")
     context = SimpleNamespace(
-        run=run, row=read.row, show=_parse_show(show), card=card, panel=panel, is_reasoning=anchor != card_anchor
+        run=run, row=rollout.row, show=_parse_show(show), card=card, panel=panel, is_reasoning=anchor != card_anchor
     )
     return htmx.fragment(request, "rollout/_folded.html", context)
 
@@ -114,13 +114,13 @@ def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anch
 def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Response:
     """Return one text of a rollout as plain text, or an image that a message contains, such as a VLM's prompt."""
     with source.reading_run(name) as (db, run):
-        read = queries.rollout(db, id_of(run), storable(row_id))
-        panel = find_panel(db, run, read, part)
-    cards = [*timeline.make_timeline(read), *timeline.make_scoring(read)]
+        rollout = queries.rollout(db, id_of(run), storable(row_id))
+        panel = find_panel(db, run, rollout, part)
+    cards = [*timeline.make_timeline(rollout), *timeline.make_scoring(rollout)]
     if image := next((image for card in cards for image in card.pictures if image.data and image.part == part), None):
         return Response(image.data, media_type=image.media_type, headers=_IMAGE_HEADERS | {"Cache-Control": "no-cache"})
     if part == "raw":
-        value: str | None = safe_text.as_json(record_of(read, token_limit=None))
+        value: str | None = safe_text.as_json(record_of(rollout, token_limit=None))
     else:
         value = panel.value if panel else timeline.texts(cards).get(part)
     if value is None:
@@ -132,11 +132,11 @@ def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Resp
 def image(source: SourceOfPages, image_hash: str) -> Response:
     """Return an image. The browser may cache it forever, because the address is its hash."""
     with source.reading() as db:
-        stored = queries.image(db, image_hash)
-    if stored.media_type not in _IMAGE_TYPES:
+        picture = queries.image(db, image_hash)
+    if picture.media_type not in _IMAGE_TYPES:
         raise ImageNotFoundError("This image is of a kind that is not shown.")
     headers = _IMAGE_HEADERS | {"Cache-Control": "private, max-age=31536000, immutable"}
-    return Response(stored.data, media_type=stored.media_type, headers=headers)
+    return Response(picture.data, media_type=picture.media_type, headers=headers)
 
 
 def _parse_view(written: str) -> View:

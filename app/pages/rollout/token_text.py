@@ -16,9 +16,9 @@ from tokenizers import Tokenizer
 
 from logs_ui.recorder.errors import LogsUIError
 
-_KEPT = 4  # tokenizers in memory: one of 150,000 tokens takes half a second to read, and 100 MB
+_MOST_VOCABULARIES = 4  # tokenizers in memory: one of 150,000 tokens takes half a second to read, and 100 MB
 _ANCHORS = 5_000  # ids that are tried
-_REPLACED = "\ufffd".encode()
+_REPLACEMENT = "\ufffd".encode()
 _LARGEST_ID = 2**32
 
 
@@ -42,16 +42,16 @@ class Vocabulary:
         """Raise LogsUIError if the `tokenizers` library cannot read `source`."""
         try:
             self._tokenizer = Tokenizer.from_buffer(source)
-            kinds = set(_decoders(orjson.loads(source).get("decoder")))
+            kinds = set(_decoder_types(orjson.loads(source).get("decoder")))
         except Exception as error:  # the library raises nothing more exact
             raise LogsUIError(f"The `tokenizers` library cannot read the stored tokenizer: {error}") from error
         self._in_bytes = "ByteLevel" in kinds
         self._falls_back = "ByteFallback" in kinds
         added = self._tokenizer.get_added_tokens_decoder()
         self.special = frozenset(index for index, token in added.items() if token.special)
-        self._known: dict[int, bytes] = {}
-        self._first: dict[int, bytes] = {}
-        self._bytes: set[int] = set()  # ids that stand for one byte, in a vocabulary of text
+        self._bytes_by_id: dict[int, bytes] = {}
+        self._first_bytes: dict[int, bytes] = {}
+        self._byte_ids: set[int] = set()  # ids that stand for one byte, in a vocabulary of text
         self._anchor = None if self._in_bytes else self._find_anchor(set(added))
 
     def has(self, token: int) -> bool:
@@ -61,64 +61,64 @@ class Vocabulary:
     def spell(self, ids: Sequence[int]) -> TokenText:
         """Decode ids that follow each other."""
         self._learn(set(ids))
-        known = self._known
-        pieces = [known[token] for token in ids]
-        if pieces and self._anchor is not None and (ids[0] not in self._bytes or pieces[0].isascii()):
-            pieces[0] = self._said_first(ids[0])
-        return _joined(self._without_broken_runs(ids, pieces) if self._bytes else pieces)
+        bytes_by_id = self._bytes_by_id
+        pieces = [bytes_by_id[token] for token in ids]
+        if pieces and self._anchor is not None and (ids[0] not in self._byte_ids or pieces[0].isascii()):
+            pieces[0] = self._decode_first(ids[0])
+        return _join(self._replace_broken_runs(ids, pieces) if self._byte_ids else pieces)
 
     def _learn(self, ids: set[int]) -> None:
-        new = sorted(ids - self._known.keys())
+        new = sorted(ids - self._bytes_by_id.keys())
         names = {token: self._tokenizer.id_to_token(token) if self.has(token) else None for token in new}
         plain: list[int] = []
         for token, name in names.items():
             if name is None:
-                self._known[token] = f"⟨{token}⟩".encode()
+                self._bytes_by_id[token] = f"⟨{token}⟩".encode()
             elif self._in_bytes:
-                self._known[token] = _bytes_of(name)
-            elif self._falls_back and (byte := _fallen_back(name)) is not None:
-                self._bytes.add(token)
-                self._known[token] = byte
+                self._bytes_by_id[token] = _bytes_of(name)
+            elif self._falls_back and (byte := _fallback_byte(name)) is not None:
+                self._byte_ids.add(token)
+                self._bytes_by_id[token] = byte
             else:
                 plain.append(token)
-        self._known.update(zip(plain, self._said_amid(plain), strict=True))
+        self._bytes_by_id.update(zip(plain, self._decode_amid(plain), strict=True))
 
-    def _said_amid(self, ids: list[int]) -> Iterator[bytes]:
+    def _decode_amid(self, ids: list[int]) -> Iterator[bytes]:
         """Decode each token between two others: many tokenizers join tokens with spaces, or drop one at an end."""
         if self._anchor is None:
-            return (text.encode() for text in self._decoded([[token] for token in ids]))
+            return (text.encode() for text in self._decode_batch([[token] for token in ids]))
         token, head, tail = self._anchor
-        texts = self._decoded([[token, one, token] for one in ids])
+        texts = self._decode_batch([[token, middle, token] for middle in ids])
         return (text[len(head) : len(text) - len(tail)].encode() for text in texts)
 
-    def _said_first(self, token: int) -> bytes:
-        if token not in self._first and self.has(token) and self._anchor is not None:
+    def _decode_first(self, token: int) -> bytes:
+        if token not in self._first_bytes and self.has(token) and self._anchor is not None:
             anchor, _, tail = self._anchor
-            (text,) = self._decoded([[token, anchor]])
-            self._first[token] = text[: len(text) - len(tail)].encode()
-        return self._first.get(token, self._known[token])
+            (text,) = self._decode_batch([[token, anchor]])
+            self._first_bytes[token] = text[: len(text) - len(tail)].encode()
+        return self._first_bytes.get(token, self._bytes_by_id[token])
 
     def _find_anchor(self, added: set[int]) -> tuple[int, str, str] | None:
         """Find an ordinary word: its id, its text at the beginning, and its text after another token."""
         for token in range(min(self._tokenizer.get_vocab_size(), _ANCHORS)):
             name = self._tokenizer.id_to_token(token)
-            if name is None or token in added or _fallen_back(name) is not None:
+            if name is None or token in added or _fallback_byte(name) is not None:
                 continue
-            head, both = self._decoded([[token], [token, token]])
+            head, both = self._decode_batch([[token], [token, token]])
             if head.isalnum() and head.isascii() and both.startswith(head) and both[len(head) :].strip() == head:
                 return token, head, both[len(head) :]
         return None
 
-    def _decoded(self, ids: list[list[int]]) -> list[str]:
+    def _decode_batch(self, ids: list[list[int]]) -> list[str]:
         texts: list[str] = self._tokenizer.decode_batch(ids, skip_special_tokens=False)
         return texts
 
-    def _without_broken_runs(self, ids: Sequence[int], pieces: list[bytes]) -> list[bytes]:
+    def _replace_broken_runs(self, ids: Sequence[int], pieces: list[bytes]) -> list[bytes]:
         """Replace each byte token of a run that is not valid UTF-8 by U+FFFD, as this kind of tokenizer does."""
         whole: list[bytes] = []
-        for is_byte, run in groupby(zip(ids, pieces, strict=True), key=lambda pair: pair[0] in self._bytes):
-            own = [piece for _, piece in run]
-            whole += [_REPLACED] * len(own) if is_byte and not _is_text(b"".join(own)) else own
+        for is_byte, run in groupby(zip(ids, pieces, strict=True), key=lambda pair: pair[0] in self._byte_ids):
+            run_pieces = [piece for _, piece in run]
+            whole += [_REPLACEMENT] * len(run_pieces) if is_byte and not _is_text(b"".join(run_pieces)) else run_pieces
         return whole
 
 
@@ -126,21 +126,21 @@ class Vocabularies:
     """Caches the most recently used tokenizers, by their hash."""
 
     def __init__(self) -> None:
-        self._kept: OrderedDict[str, Vocabulary] = OrderedDict()
+        self._vocabularies: OrderedDict[str, Vocabulary] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, name: str, source: Callable[[], bytes]) -> Vocabulary:
         """Return a tokenizer; an unknown one is read from `source`. Raise what `source` raises, or LogsUIError."""
         with self._lock:  # over the reading, too: two pages that open together read it once
-            if name not in self._kept:
-                self._kept[name] = Vocabulary(source())
-            self._kept.move_to_end(name)
-            while len(self._kept) > _KEPT:
-                self._kept.popitem(last=False)
-            return self._kept[name]
+            if name not in self._vocabularies:
+                self._vocabularies[name] = Vocabulary(source())
+            self._vocabularies.move_to_end(name)
+            while len(self._vocabularies) > _MOST_VOCABULARIES:
+                self._vocabularies.popitem(last=False)
+            return self._vocabularies[name]
 
 
-def _joined(pieces: list[bytes]) -> TokenText:
+def _join(pieces: list[bytes]) -> TokenText:
     """Join pieces of UTF-8, split or broken anywhere. Each longest broken piece becomes one U+FFFD, as in Rust."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     texts: list[str] = []
@@ -161,19 +161,19 @@ def _joined(pieces: list[bytes]) -> TokenText:
     return TokenText("".join(texts), starts, ends)
 
 
-def _decoders(decoder: Any) -> Iterator[str]:
+def _decoder_types(decoder: Any) -> Iterator[str]:
     """Yield the types of a tokenizer's decoder and of the decoders inside it."""
     if isinstance(decoder, dict):
         yield str(decoder.get("type"))
         for inner in decoder.get("decoders") or ():
-            yield from _decoders(inner)
+            yield from _decoder_types(inner)
 
 
 def _is_text(data: bytes) -> bool:
     return data.decode(errors="ignore").encode() == data
 
 
-def _fallen_back(name: str) -> bytes | None:
+def _fallback_byte(name: str) -> bytes | None:
     """Return the byte of a token such as `<0xE2>`; None for another token."""
     match = re.fullmatch("<0x([0-9A-Fa-f]{2})>", name)
     return bytes.fromhex(match[1]) if match else None

@@ -57,8 +57,8 @@ class Segment:
     turn: int | None  # the model call that this is, or follows; None for the prompt, and if calls cannot be told apart
     first: int  # index of its first token in the prompt or in the completion
     count: int  # number of its tokens, including those not shown
-    mean: float | None  # mean of its log-probabilities; None without any
-    spelt: Spelling
+    mean_logp: float | None  # mean of its log-probabilities; None without any
+    spelling: Spelling
     logps: str  # of the tokens shown: float16, little-endian, in base64; empty without any
 
 
@@ -69,21 +69,21 @@ class TokenView:
     segments: list[Segment] = field(default_factory=list)
     has_heat: bool = False  # True if any token has a log-probability
     # Each of `LEVELS`, and the number of sampled tokens that reach it; empty without log-probabilities.
-    above: tuple[tuple[float, int], ...] = ()
-    special: str = ""  # ids, separated by spaces, of special tokens and of ids that the tokenizer lacks
+    level_counts: tuple[tuple[float, int], ...] = ()
+    special_ids: str = ""  # ids, separated by spaces, of special tokens and of ids that the tokenizer lacks
     missing: list[tuple[str, str]] = field(default_factory=list)  # what is not recorded, with the reason and what to do
-    left_out: int = 0  # number of tokens that are not shown
+    hidden_count: int = 0  # number of tokens that are not shown
 
     @property
     def anchors(self) -> set[str]:
         return {segment.anchor for segment in self.segments}
 
 
-def make_view(db: Connection, run: Run, found: Rollout, turns: int) -> TokenView:
+def make_view(db: Connection, run: Run, rollout: Rollout, turns: int) -> TokenView:
     """Build the view. If as many pieces were sampled as the timeline has model calls, `turns`, each is one call."""
-    tokens = found.tokens
+    tokens = rollout.tokens
     if tokens is None:
-        return TokenView(missing=[_no_tokens(run, found)])
+        return TokenView(missing=[_explain_no_tokens(run, rollout)])
     vocabulary, missing = _vocabulary(db, run)
     logps = tokens.logprobs if tokens.logprobs is not None and np.isfinite(tokens.logprobs).any() else None
     if logps is None:
@@ -93,20 +93,20 @@ def make_view(db: Connection, run: Run, found: Rollout, turns: int) -> TokenView
     mask = np.ones(len(tokens.completion_ids), bool) if tokens.mask is None else tokens.mask.astype(bool)
     prompt, completion = [], list(_completion(tokens, mask, logps, vocabulary, turns))
     if len(ids := tokens.prompt_ids):
-        spelt = _spelling(ids[:_MOST_OF_PROMPT], vocabulary)
-        prompt.append(Segment("prompt", "tokens-prompt", None, 0, len(ids), None, spelt, ""))
-    shown = sum(min(segment.count, _MOST_OF_PROMPT) for segment in prompt)
+        spelling = _spell(ids[:_MOST_OF_PROMPT], vocabulary)
+        prompt.append(Segment("prompt", "tokens-prompt", None, 0, len(ids), None, spelling, ""))
+    shown_count = sum(min(segment.count, _MOST_OF_PROMPT) for segment in prompt)
     if completion:
-        shown += min(completion[-1].first + completion[-1].count, _MOST_TOKENS)
+        shown_count += min(completion[-1].first + completion[-1].count, _MOST_TOKENS)
     # In float32, since a float16 of 0.1 is smaller than the level 0.1.
     surprisal = np.zeros(0, np.float32) if logps is None else -logps[mask].astype(np.float32)
     return TokenView(
         segments=[*prompt, *completion],
         has_heat=logps is not None,
-        above=() if logps is None else tuple((level, int((surprisal >= level).sum())) for level in LEVELS),
-        special=_special(tokens, vocabulary),
+        level_counts=() if logps is None else tuple((level, int((surprisal >= level).sum())) for level in LEVELS),
+        special_ids=_special_ids(tokens, vocabulary),
         missing=missing,
-        left_out=len(tokens.prompt_ids) + len(mask) - shown,
+        hidden_count=len(tokens.prompt_ids) + len(mask) - shown_count,
     )
 
 
@@ -124,39 +124,39 @@ def _completion(
         last = min(end, _MOST_TOKENS)
         if start >= last:
             return
-        known = logps if sampled else None  # of what was inserted a trainer writes 0, or anything
+        sampled_logps = logps if sampled else None  # of what was inserted a trainer writes 0, or anything
         yield Segment(
             kind="sampled" if sampled else "inserted",
             anchor=f"tokens-{turn}" if sampled else f"tokens-{turn}-answer",
             turn=turn if has_turns and turn else None,
             first=start,
             count=end - start,
-            mean=None if known is None else _mean(known[start:end]),
-            spelt=_spelling(tokens.completion_ids[start:last], vocabulary),
-            logps="" if known is None else _base64(known[start:last].astype("<f2").tobytes()),
+            mean_logp=None if sampled_logps is None else _mean_logp(sampled_logps[start:end]),
+            spelling=_spell(tokens.completion_ids[start:last], vocabulary),
+            logps="" if sampled_logps is None else _base64(sampled_logps[start:last].astype("<f2").tobytes()),
         )
 
 
-def _mean(logps: Logps) -> float | None:
+def _mean_logp(logps: Logps) -> float | None:
     finite = logps[np.isfinite(logps)]
     return float(finite.mean(dtype=np.float64)) if len(finite) else None
 
 
-def _spelling(ids: Ids, vocabulary: Vocabulary | None) -> Spelling:
-    said = _numbers(ids) if vocabulary is None else vocabulary.spell(ids.tolist())
-    written, places, marks = _visible(said)
-    starts, ends = places[said.starts], places[said.ends]
+def _spell(ids: Ids, vocabulary: Vocabulary | None) -> Spelling:
+    token_text = _spell_as_numbers(ids) if vocabulary is None else vocabulary.spell(ids.tolist())
+    written, places, marks = _label_invisible(token_text)
+    starts, ends = places[token_text.starts], places[token_text.ends]
     backs = np.concatenate(([0], ends))[:-1] - starts
     return Spelling(
         text=Markup(html.escape(written, quote=False)),  # noqa: S704 - it is escaped; a quote needs six bytes elsewhere
-        ids=_packed(ids.astype(np.uint32)),
-        lengths=_packed(ends - starts),
-        backs=_packed(backs) if backs.any() else "",
-        marks=_packed(marks),
+        ids=_pack(ids.astype(np.uint32)),
+        lengths=_pack(ends - starts),
+        backs=_pack(backs) if backs.any() else "",
+        marks=_pack(marks),
     )
 
 
-def _numbers(ids: Ids) -> TokenText:
+def _spell_as_numbers(ids: Ids) -> TokenText:
     """Spell ids as numbers, for a run without a tokenizer."""
     words = [f"{token} " for token in ids.tolist()]
     sizes = np.array([len(word) for word in words], np.int64)
@@ -164,37 +164,37 @@ def _numbers(ids: Ids) -> TokenText:
     return TokenText("".join(words), ends - sizes, ends)
 
 
-def _visible(said: TokenText) -> tuple[str, Numbers, Numbers]:
+def _label_invisible(token_text: TokenText) -> tuple[str, Numbers, Numbers]:
     """Replace invisible characters by labels, and mark tokens that are only line ends with an arrow.
 
     Return the text; (c + 1,) the positions of the c characters and of the end, in UTF-16 units; and the labels and
     arrows as in `Spelling.marks`.
     """
-    letters = np.frombuffer(said.text.encode("utf-32-le"), np.uint32)
+    letters = np.frombuffer(token_text.text.encode("utf-32-le"), np.uint32)
     widths = np.where(letters > 0xFFFF, 2, 1).astype(np.int64)
-    instead = dict(text.labels(said.text))
-    for index in _ends_of_lines(said, letters).tolist():
+    instead = dict(text.labels(token_text.text))
+    for index in _find_line_ends(token_text, letters).tolist():
         instead[index] = f"{_ENTER}\n"
     pieces, at = [], 0
     for index, label in sorted(instead.items()):
-        pieces += [said.text[at:index], label]
+        pieces += [token_text.text[at:index], label]
         widths[index] = len(label)
         at = index + 1
     places = np.concatenate(([0], np.cumsum(widths)))
     marked = places[sorted(instead)] if instead else np.zeros(0, np.int64)
     sizes = [len(label.rstrip("\n")) for _, label in sorted(instead.items())]
     marks = np.column_stack((np.diff(marked, prepend=0), sizes)).ravel() if instead else marked
-    return "".join([*pieces, said.text[at:]]), places, marks
+    return "".join([*pieces, token_text.text[at:]]), places, marks
 
 
-def _ends_of_lines(said: TokenText, letters: NDArray[np.uint32]) -> Numbers:
+def _find_line_ends(token_text: TokenText, letters: NDArray[np.uint32]) -> Numbers:
     """Return the starts of tokens that consist of line ends only."""
     count = np.concatenate(([0], np.cumsum(letters == ord("\n"))))
-    sizes = said.ends - said.starts
-    return np.unique(said.starts[(sizes > 0) & (count[said.ends] - count[said.starts] == sizes)])
+    sizes = token_text.ends - token_text.starts
+    return np.unique(token_text.starts[(sizes > 0) & (count[token_text.ends] - count[token_text.starts] == sizes)])
 
 
-def _packed(values: NDArray[np.integer]) -> str:
+def _pack(values: NDArray[np.integer]) -> str:
     """Encode values as LEB128: seven bits per byte, lowest first, the eighth bit set if more follow."""
     numbers = values.astype(np.uint64)[:, None]
     shifts = np.arange(5, dtype=np.uint64) * np.uint64(7)
@@ -209,7 +209,7 @@ def _base64(data: bytes) -> str:
     return base64.b64encode(data).decode()
 
 
-def _special(tokens: Tokens, vocabulary: Vocabulary | None) -> str:
+def _special_ids(tokens: Tokens, vocabulary: Vocabulary | None) -> str:
     if vocabulary is None:
         return ""
     present = np.unique(np.concatenate((tokens.prompt_ids, tokens.completion_ids))).tolist()
@@ -233,26 +233,26 @@ def _vocabulary(db: Connection, run: Run) -> tuple[Vocabulary | None, list[tuple
     if name is None:
         return None, [("No tokenizer", _NO_TOKENIZER)]
     try:
-        return _vocabularies.get(name, lambda: _stored(db, name)), []
+        return _vocabularies.get(name, lambda: _read_tokenizer(db, name)), []
     except LogsUIError as error:
         return None, [("No tokenizer", f"{error}. The token ids are shown instead.")]
 
 
-def _stored(db: Connection, name: str) -> bytes:
+def _read_tokenizer(db: Connection, name: str) -> bytes:
     source = queries.tokenizer_json(db, name)
     if source is None:
         raise LogsUIError(_ELSEWHERE)
     return source
 
 
-def _no_tokens(run: Run, found: Rollout) -> tuple[str, str]:
-    if found.row.pruned is not None:
+def _explain_no_tokens(run: Run, rollout: Rollout) -> tuple[str, str]:
+    if rollout.row.pruned is not None:
         return "Tokens were pruned", "logs-ui prune deleted messages and tokens and kept the figures."
-    if found.row.status == Status.RUNNING:
+    if rollout.row.status == Status.RUNNING:
         return "No tokens yet", "Tokens are recorded when the rollout function returns."
-    if found.row.status != Status.OK:
+    if rollout.row.status != Status.OK:
         return "No tokens", "The rollout ended before its function returned any."
-    if found.row.completion_tokens and run.dropped_payloads:
+    if rollout.row.completion_tokens and run.dropped_payloads:
         lost = f"{run.dropped_payloads:,} rollouts of this run"
         return "No tokens", f"{lost} lost texts and tokens to a full queue. A larger LOGS_UI_QUEUE_MB lets more wait."
     return "No tokens", _ONLY_TEXT

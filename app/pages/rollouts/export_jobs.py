@@ -47,13 +47,13 @@ class Job:
     run: str
     format: Format
     name: str  # file name of the download
-    begun: float
+    begin_time: float
     # `done` and `total`: rollouts written, and to write; 0 before they are counted.
     done: int = 0
     total: int = 0
     size: int | None = None  # in bytes; None until the file is complete
     trouble: str | None = None  # the error that ended it, in one line; None without one
-    cancelled: bool = False
+    is_cancelled: bool = False
     _file: BinaryIO = field(default_factory=lambda: cast("BinaryIO", tempfile.TemporaryFile()), repr=False)  # noqa: SIM115
     _ended: threading.Event = field(default_factory=threading.Event, repr=False)
 
@@ -96,12 +96,12 @@ class Job:
 
     def cancel(self) -> None:
         """Cancel the export; its file disappears when the last reader is done."""
-        self.cancelled = True
+        self.is_cancelled = True
         if self.is_over:
             self._file.close()
 
     def _show(self, done: int, total: int) -> None:
-        if self.cancelled:
+        if self.is_cancelled:
             raise _CancelledError
         self.done, self.total = done, total
 
@@ -118,30 +118,30 @@ class Jobs:
         """Start an export. Raise TooManyExportsError."""
         job = Job(secrets.token_urlsafe(12), run, format, name, time.monotonic())
         with self._lock:
-            late = time.monotonic() - _KEPT_SECONDS
-            ended = [it for it in self._jobs.values() if it.is_over]
-            beyond = max(0, len(self._jobs) + 1 - MOST)
-            if beyond > len(ended):
+            expiry = time.monotonic() - _KEPT_SECONDS
+            ended = [other for other in self._jobs.values() if other.is_over]
+            excess = max(0, len(self._jobs) + 1 - MOST)
+            if excess > len(ended):
                 raise TooManyExportsError(f"{MOST} exports are running: wait for one, or cancel it.")
-            old = [it.id for i, it in enumerate(ended) if i < beyond or it.begun < late]
+            old_ids = [other.id for i, other in enumerate(ended) if i < excess or other.begin_time < expiry]
             self._jobs[job.id] = job
-        for other in old:
-            self.cancel(other)
+        for old_id in old_ids:
+            self.cancel(old_id)
         threading.Thread(target=job.make, args=(self._db, chosen), name="logs-ui-export", daemon=True).start()
         return job
 
-    def find(self, run: str, job: str) -> Job | None:
+    def find(self, run: str, job_id: str) -> Job | None:
         """Return an export; None if it was cancelled or has expired."""
-        found = self._jobs.get(job)
-        return found if found and found.run == run else None
+        job = self._jobs.get(job_id)
+        return job if job and job.run == run else None
 
-    def cancel(self, job: str) -> None:
+    def cancel(self, job_id: str) -> None:
         with self._lock:
-            found = self._jobs.pop(job, None)
-        if found is not None:
-            found.cancel()
+            job = self._jobs.pop(job_id, None)
+        if job is not None:
+            job.cancel()
 
     def close(self) -> None:
         """Cancel all exports."""
-        for job in list(self._jobs):
-            self.cancel(job)
+        for job_id in list(self._jobs):
+            self.cancel(job_id)

@@ -43,30 +43,30 @@ def begin(request: Request, source: SourceOfPages, name: str) -> Response:
     """Start an export; a file that is ready within a second is downloaded at once."""
     format = request.query_params.get("format", "")  # noqa: A001 - the parameter's name
     check_word("format", "format", format, FORMATS)
-    kind: Format = next(it for it in _MEDIA_TYPES if it == format)
+    file_format: Format = next(kind for kind in _MEDIA_TYPES if kind == format)
     with source.reading_run(name) as (db, run):
-        given = _said(request)
-        chosen = checked_filter(db, run, given)
-    job = _jobs(request).start(run.uid, kind, file_name(run, chosen, kind), chosen)
+        pairs = _filter_pairs(request)
+        chosen = checked_filter(db, run, pairs)
+    job = _jobs(request).start(run.uid, file_format, file_name(run, chosen, file_format), chosen)
     job.wait(_AT_ONCE_SECONDS)
-    ready = job.size is not None
-    address = urls.of_run(run.uid, "exports", job.id, "file") if ready else urls.exported(run.uid, job.id, given)
+    is_ready = job.size is not None
+    address = urls.of_run(run.uid, "exports", job.id, "file") if is_ready else urls.exported(run.uid, job.id, pairs)
     return RedirectResponse(address, 303)
 
 
 @router.get("/runs/{name}/exports/{job_id}")
 def watch(request: Request, source: SourceOfPages, name: str, job_id: str) -> Response:
     """Show the progress, and lead to the file."""
-    job = _found(request, name, job_id)
+    job = _find_job(request, name, job_id)
     with source.reading() as db:
         run = queries.find_run(db, name)
-    said = _said(request)
+    pairs = _filter_pairs(request)
     page = ExportPage(
         run=run,
         job=job,
-        address=urls.exported(run.uid, job.id, said),
-        back=urls.rollouts_said(run.uid, said),
-        cancel=urls.exported(run.uid, job.id, said, do="/cancel"),
+        address=urls.exported(run.uid, job.id, pairs),
+        back=urls.rollouts_said(run.uid, pairs),
+        cancel=urls.exported(run.uid, job.id, pairs, do="/cancel"),
     )
     return htmx.render(request, "rollouts/export.html", page, fragments=("job",))
 
@@ -74,9 +74,9 @@ def watch(request: Request, source: SourceOfPages, name: str, job_id: str) -> Re
 @router.get("/runs/{name}/exports/{job_id}/file")
 def fetch(request: Request, name: str, job_id: str) -> Response:
     """Return the file."""
-    job = _found(request, name, job_id)
+    job = _find_job(request, name, job_id)
     if job.size is None:
-        return RedirectResponse(urls.exported(name, job_id, _said(request)), 303)
+        return RedirectResponse(urls.exported(name, job_id, _filter_pairs(request)), 303)
     headers = {
         "Content-Disposition": f'attachment; filename="{job.name}"',
         "Content-Length": str(job.size),
@@ -89,22 +89,22 @@ def fetch(request: Request, name: str, job_id: str) -> Response:
 @router.post("/runs/{name}/exports/{job_id}/cancel")
 def cancel(request: Request, name: str, job_id: str) -> Response:
     """Cancel the export."""
-    _found(request, name, job_id)
+    _find_job(request, name, job_id)
     _jobs(request).cancel(job_id)
-    return RedirectResponse(urls.rollouts_said(name, _said(request)), 303)
+    return RedirectResponse(urls.rollouts_said(name, _filter_pairs(request)), 303)
 
 
 def file_name(run: Run, chosen: RolloutFilter, ending: str) -> str:
     """Build a portable file name from run and filter: `my-run_status-error_reward-below-0.2.csv`."""
-    said = print_where(chosen)
+    where = print_where(chosen)
     for sign, word in (("<=", "-max-"), (">=", "-min-"), ("<", "-below-"), (">", "-above-"), ("..", "-to-")):
-        said = said.replace(sign, word)
-    parts = [run.uid, *said.split()]
+        where = where.replace(sign, word)
+    parts = [run.uid, *where.split()]
     plain = "_".join(filter(None, (re.sub(r"[^A-Za-z0-9.]+", "-", part).strip("-.") for part in parts)))
     return f"{plain[:_LONGEST_NAME].rstrip('-_.') or 'rollouts'}.{ending}"
 
 
-def _said(request: Request) -> urls.Pairs:
+def _filter_pairs(request: Request) -> urls.Pairs:
     """Return the filter's parameters; addresses of this request show rollouts in the same view."""
     view, rest = split(request.query_params.multi_items())
     urls.showing(print_view(parse_view(view)))
@@ -116,8 +116,8 @@ def _jobs(request: Request) -> Jobs:
     return jobs
 
 
-def _found(request: Request, name: str, job_id: str) -> Job:
-    found = _jobs(request).find(name, job_id)
-    if found is None:
+def _find_job(request: Request, name: str, job_id: str) -> Job:
+    job = _jobs(request).find(name, job_id)
+    if job is None:
         raise ExportNotFoundError("This file no longer exists: the export was cancelled or has expired. Export again.")
-    return found
+    return job

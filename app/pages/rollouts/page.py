@@ -30,8 +30,8 @@ from logs_ui.recorder.storage.tables import EvaluationRow, Run
 
 _COOKIE = "logs-ui-columns"
 _YEAR = 365 * 86_400  # seconds
-_OF_LIVE = ("newest", "seen", "open", "follow", "find")  # parameters of the live updates alone
-_OF_PAGE = ("after", "at", "choose", "find", WAIT)  # parameters that are neither of the filter nor of the view
+_LIVE_PARAMETERS = ("newest", "seen", "open", "follow", "find")  # parameters of the live updates alone
+_PAGE_PARAMETERS = ("after", "at", "choose", "find", WAIT)  # parameters that are neither of the filter nor of the view
 _WORDS_OF_TERMS = re.compile(r"truncated|truncation|length|steps? (\d{1,15})|(\d{1,15})", re.IGNORECASE)
 _POLLED_ROWS = 100  # rows of a page that are looked at again, at most, while they are unfinished
 
@@ -46,17 +46,17 @@ class RolloutsPage:
     chosen: RolloutFilter
     form: FilterForm
     chips: list[FilterPart]
-    found: FoundRollouts
+    matches: FoundRollouts
     view: View
     rows: Rows  # without lines in a pivot
     pivot: PivotTable | None  # None in a table, or if nothing matches
     is_first: bool  # True if the lines start at the beginning of the table
     live: TableLive
     # For an empty table: each part of the filter, and the number of rows without it.
-    without: list[tuple[FilterPart, Count]]
+    counts_without: list[tuple[FilterPart, Count]]
     term: str  # the term that the words to search for probably mean; empty if they mean none
     mistake: FilterError | None  # the error in the filter; `chosen` is then the filter without the wrong part
-    meant: str | None  # address of the filter that was probably meant; None without a mistake or a guess
+    correction: str | None  # address of the filter that was probably meant; None without a mistake or a guess
     as_written: str | None  # address of the wrong filter; None if the page has its own address
     in_pandas: str  # a line of Python that loads the same rollouts
     # The saved views, each with its address; `query` is what this page would be saved as.
@@ -82,7 +82,7 @@ class LivePage:
     live: TableLive
     form: FilterForm
     chips: list[FilterPart]
-    found: FoundRollouts
+    matches: FoundRollouts
     rows: Rows  # changed lines; the whole first page if the table follows new rollouts
     follows: bool
     mistake: None = None
@@ -92,82 +92,86 @@ class LivePage:
 def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
     """Show the table, a further page of it, a pivot, or the error in the filter."""
     with source.reading_run(name) as (db, run):
-        pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in _OF_PAGE]
-        shown, given = split(pairs)
-        place = request.query_params.get("after")
-        view = parse_view(shown)
+        pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in _PAGE_PARAMETERS]
+        view_pairs, filter_pairs = split(pairs)
+        cursor_text = request.query_params.get("after")
+        view = parse_view(view_pairs)
         if "choose" not in request.query_params and view.column_keys is None:
             view = replace(view, column_keys=remembered_columns(request))
         urls.showing(print_view(view))
         try:
-            chosen = checked_filter(db, run, given)
-            after = urls.parse_cursor(place) if place else None
+            chosen = checked_filter(db, run, filter_pairs)
+            after = urls.parse_cursor(cursor_text) if cursor_text else None
         except FilterError as mistake:
-            page = _page(request, db, run, view, repaired(given, mistake), None, given=given, mistake=mistake)
+            mended_filter = repaired(filter_pairs, mistake)
+            page = _page(request, db, run, view, mended_filter, None, pairs=filter_pairs, mistake=mistake)
             return htmx.render(
                 request, "rollouts/rollouts.html", page, fragments=("results",), status=422, address="false"
             )
-        at = urls.parse_whole(request.query_params.get("at", ""))
-        here = urls.rollouts(run.uid, chosen, after=after, at=at, find=request.query_params.get("find", ""))
+        current_id = urls.parse_whole(request.query_params.get("at", ""))
+        address = urls.rollouts(run.uid, chosen, after=after, at=current_id, find=request.query_params.get("find", ""))
         if htmx.target(request) == "more":
             summary = queries.run_summary(db, id_of(run))
             more = MorePage(summary, table.rows_of(db, summary, chosen, view, after))
             return htmx.fragment(request, "rollouts/_more.html", more)
         canonical = [*print_filter(chosen), *print_view(view)]
-        asked = [*given, *shown] if "choose" not in request.query_params else None
-        if htmx.target(request) is None and (name != run.uid or asked != canonical):
-            return remember_columns(request, view, RedirectResponse(here, 303))
+        request_pairs = [*filter_pairs, *view_pairs] if "choose" not in request.query_params else None
+        if htmx.target(request) is None and (name != run.uid or request_pairs != canonical):
+            return remember_columns(request, view, RedirectResponse(address, 303))
         if (frame := until_counted(request, db, run, "rollouts", queries.kinds)) is not None:
             return frame
-        page = _page(request, db, run, view, chosen, after, at=at)
-        made = htmx.render(request, "rollouts/rollouts.html", page, fragments=("results",), address=here)
-        return remember_columns(request, view, made)
+        page = _page(request, db, run, view, chosen, after, current_id=current_id)
+        response = htmx.render(request, "rollouts/rollouts.html", page, fragments=("results",), address=address)
+        return remember_columns(request, view, response)
 
 
 def _page(
-    request: Request, db: Connection, run: Run, view: View, chosen: RolloutFilter, after: Cursor | None, *, at: int = 0,
-    given: urls.Pairs | None = None, mistake: FilterError | None = None,
+    request: Request, db: Connection, run: Run, view: View, chosen: RolloutFilter, after: Cursor | None, *,
+    current_id: int = 0, pairs: urls.Pairs | None = None, mistake: FilterError | None = None,
 ) -> RolloutsPage:  # fmt: skip
-    now = table.live_of(db, run, chosen, trouble=request.app.state.indexer.trouble)
-    summary = now.summary
+    corner = table.live_of(db, run, chosen, trouble=request.app.state.indexer.trouble)
+    summary = corner.summary
     pivot = make_pivot(db, run, chosen, view) if view.is_pivot and not mistake else None
     size = table.PAGE_SIZE
-    if at and after is None:
-        after, size = table.place_of(db, summary, chosen, at)
-    made = partial(table.lines_of, lines=[]) if pivot else partial(table.rows_of, after=after, size=size)
-    rows = replace(made(db, summary, chosen, view), at=at)
-    now = table.beside(now, rows) if after is None else now
+    if current_id and after is None:
+        after, size = table.place_of(db, summary, chosen, current_id)
+    build_rows = partial(table.lines_of, lines=[]) if pivot else partial(table.rows_of, after=after, size=size)
+    rows = replace(build_rows(db, summary, chosen, view), current_id=current_id)
+    corner = table.adapt_corner(corner, rows) if after is None else corner
     chips = filter_parts(chosen)
     query = query_of(chosen, view)
-    fallback = [] if rows.lines or pivot or rows.looked_at else chips
+    removable = [] if rows.lines or pivot or rows.looked_at else chips
     return RolloutsPage(
         summary=summary,
         chosen=chosen,
-        form=make_form(db, summary, chosen, mistake, given or [], request.query_params.get("find", "")),
+        form=make_form(db, summary, chosen, mistake, pairs or [], request.query_params.get("find", "")),
         chips=chips,
-        found=table.found_of(db, summary, chosen),
+        matches=table.count_matches(db, summary, chosen),
         view=view,
         rows=rows,
         pivot=pivot,
         is_first=after is None,
-        live=replace(now, every=None) if mistake else now,  # news would take the place of what is to be mended
-        term=_term_meant(db, run, chosen),
-        without=[(chip, page_cache.figure(db, summary, queries.count, chip.without)) for chip in fallback],
+        # News would take the place of what is to be mended.
+        live=replace(corner, poll_seconds=None) if mistake else corner,
+        term=_guess_term(db, run, chosen),
+        counts_without=[(chip, page_cache.figure(db, summary, queries.count, chip.without)) for chip in removable],
         mistake=mistake,
-        meant=urls.rollouts_said(run.uid, meant) if mistake and (meant := mended(given or [], mistake)) else None,
-        as_written=urls.rollouts_said(run.uid, given or []) if mistake else None,
+        correction=urls.rollouts_said(run.uid, mended_pairs)
+        if mistake and (mended_pairs := mended(pairs or [], mistake))
+        else None,
+        as_written=urls.rollouts_said(run.uid, pairs or []) if mistake else None,
         in_pandas=pandas_line(run, request.app.state.source.address, chosen),
         views=named_views(db, run),
         query=query,
     )
 
 
-def _term_meant(db: Connection, run: Run, chosen: RolloutFilter) -> str:
-    words = " ".join(str(it.values[0]) for it in chosen.terms if it.field == "text" and not it.negated)
-    found = _WORDS_OF_TERMS.fullmatch(words)
-    if found is None or not found[2]:
-        return "" if found is None else f"step:{found[1]}" if found[1] else "stop:length"
-    return f"#{found[2]}" if queries.rows_called(db, id_of(run), [int(found[2])]) else ""
+def _guess_term(db: Connection, run: Run, chosen: RolloutFilter) -> str:
+    words = " ".join(str(term.values[0]) for term in chosen.terms if term.field == "text" and not term.negated)
+    match = _WORDS_OF_TERMS.fullmatch(words)
+    if match is None or not match[2]:
+        return "" if match is None else f"step:{match[1]}" if match[1] else "stop:length"
+    return f"#{match[2]}" if queries.rows_called(db, id_of(run), [int(match[2])]) else ""
 
 
 def pandas_line(run: Run, db: Address, chosen: RolloutFilter) -> str:
@@ -190,8 +194,8 @@ def remember_columns(request: Request, view: View, response: Response) -> Respon
         if view.column_keys is None:
             response.delete_cookie(_COOKIE, path=urls.home())
         else:
-            kept = quote(print_columns(view.column_keys))
-            response.set_cookie(_COOKIE, kept, max_age=_YEAR, httponly=True, samesite="strict", path=urls.home())
+            cookie = quote(print_columns(view.column_keys))
+            response.set_cookie(_COOKIE, cookie, max_age=_YEAR, httponly=True, samesite="strict", path=urls.home())
     return response
 
 
@@ -199,40 +203,48 @@ def remember_columns(request: Request, view: View, response: Response) -> Respon
 def live(request: Request, source: SourceOfPages, name: str) -> Response:
     """Return what changed since the table was made; 204 if nothing did."""
     with source.reading_run(name) as (db, run):
-        shown, pairs = split(request.query_params.multi_items())
-        view, chosen = parse_view(shown), checked_filter(db, run, [it for it in pairs if it[0] not in _OF_LIVE])
+        view_pairs, pairs = split(request.query_params.multi_items())
+        view = parse_view(view_pairs)
+        chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in _LIVE_PARAMETERS])
         urls.showing(print_view(view))
-        newest, seen = urls.parse_whole(request.query_params.get("newest", "0")), request.query_params.get("seen", "")
+        newest = urls.parse_whole(request.query_params.get("newest", "0"))
+        seen_version = request.query_params.get("seen", "")
         follows = "follow" in request.query_params and chosen.sort == Sort.NEWEST and not view.is_pivot
         trouble = request.app.state.indexer.trouble
-        now = table.live_of(
-            db, run, chosen, trouble=trouble, newest=None if follows else newest, seen="" if follows else seen
+        corner = table.live_of(
+            db,
+            run,
+            chosen,
+            trouble=trouble,
+            newest=None if follows else newest,
+            seen_version="" if follows else seen_version,
         )
-        if now.seen == seen and now.newest <= newest:
+        if corner.version == seen_version and corner.newest <= newest:
             return htmx.nothing_new()
         if follows:
-            rows = table.rows_of(db, now.summary, chosen, view, None)
-            now = table.beside(now, rows)
+            rows = table.rows_of(db, corner.summary, chosen, view, None)
+            corner = table.adapt_corner(corner, rows)
         else:
             unfinished = [urls.parse_whole(value) for name, value in pairs if name == "open"][:_POLLED_ROWS]
-            rows = table.lines_of(db, now.summary, chosen, view, _changed_lines(db, now.summary, unfinished, seen))
+            changed_rows = _changed_lines(db, corner.summary, unfinished, seen_version)
+            rows = table.lines_of(db, corner.summary, chosen, view, changed_rows)
         page = LivePage(
-            summary=now.summary,
+            summary=corner.summary,
             chosen=chosen,
             view=view,
-            live=now,
-            form=make_form(db, now.summary, chosen, None, [], request.query_params.get("find", "")),
+            live=corner,
+            form=make_form(db, corner.summary, chosen, None, [], request.query_params.get("find", "")),
             chips=filter_parts(chosen),
-            found=table.found_of(db, now.summary, chosen),
+            matches=table.count_matches(db, corner.summary, chosen),
             rows=rows,
             follows=follows,
         )
         return htmx.fragment(request, "rollouts/_live.html", page)
 
 
-def _changed_lines(db: Connection, summary: RunSummary, ids: list[int], seen: str) -> list[EvaluationRow]:
+def _changed_lines(db: Connection, summary: RunSummary, ids: list[int], seen_version: str) -> list[EvaluationRow]:
     """Return the rows that may have changed since the last poll: a new state of the run changes running rollouts."""
-    change, _, rest = seen.partition(".")
+    change, _, rest = seen_version.partition(".")
     state = rest.partition(".")[0]
     rows = queries.rows_called(db, id_of(summary.run), ids)
     return [row for row in rows if row.changed > urls.parse_whole(change) or state != summary.state]

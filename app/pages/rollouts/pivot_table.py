@@ -72,27 +72,27 @@ class PivotTable(NamedTuple):
 def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> PivotTable | None:
     """Build the pivot; None if no rollout matches."""
     marks = success_of(db, run).marks if view.of == Measure.SOLVED else ()
-    found = rested(db, id_of(run), queries.pivot, chosen, view.rows, view.columns, view.of, view.order, marks, families)
-    if not found.rows:
+    pivot = rested(db, id_of(run), queries.pivot, chosen, view.rows, view.columns, view.of, view.order, marks, families)
+    if not pivot.rows:
         return None
     if run.lacks_figure(view.of):
-        found = replace(
-            found,
-            cells=_without_values(found.cells),
-            of_rows=_without_values(found.of_rows),
-            of_columns=_without_values(found.of_columns),
-            overall=Cell(found.overall.count),
+        pivot = replace(
+            pivot,
+            cells=_without_values(pivot.cells),
+            of_rows=_without_values(pivot.of_rows),
+            of_columns=_without_values(pivot.of_columns),
+            overall=Cell(pivot.overall.count),
         )
-    values = [value for cell in found.cells.values() if (value := _value(cell, view.of)) is not None]
+    values = [value for cell in pivot.cells.values() if (value := _value(cell, view.of)) is not None]
     scale = _Heat(min(values, default=0.0), max(values, default=0.0), view.of)
 
-    own = queries.own_columns(db, id_of(run))
-    measures = [*Measure, *(name for name, is_number in own.items() if is_number)]
+    column_kinds = queries.own_columns(db, id_of(run))
+    measures = [*Measure, *(name for name, is_number in column_kinds.items() if is_number)]
     measures += [f"stop:{reason}" for reason in StopReason if reason != StopReason.LENGTH]
     measures = [name for name in measures if not run.lacks_figure(name)]
-    dimensions = [*Dimension, *(name for name in own if name.startswith("metadata."))]
+    dimensions = [*Dimension, *(name for name in column_kinds if name.startswith("metadata."))]
 
-    def narrowed(*parts: tuple[str, Heading]) -> str | None:
+    def make_link(*parts: tuple[str, Heading]) -> str | None:
         try:
             terms = [term for dimension, heading in parts for term in _terms(dimension, heading)]
             return urls.rollouts(run.uid, chosen.with_terms(*terms), view=view.as_pairs(ViewKind.TABLE))
@@ -100,32 +100,38 @@ def make_pivot(db: Connection, run: Run, chosen: RolloutFilter, view: View) -> P
             return None
 
     def cell(row: Heading, column: Heading) -> PivotCell | None:
-        it = found.cells.get((row, column))
-        if it is None:
+        measured_cell = pivot.cells.get((row, column))
+        if measured_cell is None:
             return None
-        return _shown(it, view.of, narrowed((view.rows, row), (view.columns, column)), scale.of(it))
+        return _draw_cell(
+            measured_cell, view.of, make_link((view.rows, row), (view.columns, column)), scale.shade_of(measured_cell)
+        )
 
     return PivotTable(
-        columns=[_heading(view.columns, it, narrowed((view.columns, it))) for it in found.columns],
+        columns=[_heading(view.columns, column, make_link((view.columns, column))) for column in pivot.columns],
         lines=[
             PivotRow(
-                _heading(view.rows, row, narrowed((view.rows, row))),
-                [cell(row, column) for column in found.columns],
-                _shown(found.of_rows[row], view.of, narrowed((view.rows, row))),
+                _heading(view.rows, row, make_link((view.rows, row))),
+                [cell(row, column) for column in pivot.columns],
+                _draw_cell(pivot.of_rows[row], view.of, make_link((view.rows, row))),
             )
-            for row in found.rows
+            for row in pivot.rows
         ],
-        totals=[_shown(found.of_columns[it], view.of, narrowed((view.columns, it))) for it in found.columns],
-        overall=_shown(found.overall, view.of, narrowed()),
-        rows_beyond=found.rows_beyond,
-        columns_beyond=found.columns_beyond,
-        counted=found.counted,
-        low=_written(scale.low, view.of) if values else None,
-        high=_written(scale.high, view.of) if values else None,
+        totals=[
+            _draw_cell(pivot.of_columns[column], view.of, make_link((view.columns, column))) for column in pivot.columns
+        ],
+        overall=_draw_cell(pivot.overall, view.of, make_link()),
+        rows_beyond=pivot.rows_beyond,
+        columns_beyond=pivot.columns_beyond,
+        counted=pivot.counted,
+        low=_write_value(scale.low, view.of) if values else None,
+        high=_write_value(scale.high, view.of) if values else None,
         shades=scale.shades(),
         by_value=urls.rollouts(run.uid, chosen, view=print_view(replace(view, order=_ORDERS[view.order]))),
         measures=[(name, words.measure(name)) for name in dict.fromkeys([*measures, view.of])],
-        dimensions=[(it, words.DIMENSIONS.get(it, it)) for it in dict.fromkeys([*dimensions, view.rows, view.columns])],
+        dimensions=[
+            (name, words.DIMENSIONS.get(name, name)) for name in dict.fromkeys([*dimensions, view.rows, view.columns])
+        ],
     )
 
 
@@ -139,23 +145,23 @@ class _Heat:
 
     low: float
     high: float
-    of_measure: str
+    measure: str
 
-    def of(self, cell: Cell) -> str:
-        value = _value(cell, self.of_measure)
+    def shade_of(self, cell: Cell) -> str:
+        value = _value(cell, self.measure)
         if value is None:
             return ""
-        if self.of_measure == Measure.REWARD:
+        if self.measure == Measure.REWARD:
             most = max(abs(self.low), abs(self.high)) or 1.0
             return f"{'n' if value < 0 else 'h'}{self._shade(abs(value) / most)}"
-        if self.of_measure == Measure.COUNT or _is_share(self.of_measure):
+        if self.measure == Measure.COUNT or _is_share(self.measure):
             return f"h{self._shade(value / self.high if self.high else 0.0)}"
         span = self.high - self.low
         return f"h{self._shade((value - self.low) / span if span else 0.0)}"
 
     def shades(self) -> list[str]:
         """Return the shades that occur, from the lowest value to the highest."""
-        is_signed = self.of_measure == Measure.REWARD
+        is_signed = self.measure == Measure.REWARD
         below = [f"n{shade}" for shade in range(_SHADES, 0, -1)] if is_signed and self.low < 0 else []
         above = [f"h{shade}" for shade in range(_SHADES + 1)] if self.high >= 0 else []
         return below + above
@@ -173,20 +179,20 @@ def _value(cell: Cell, measure: str) -> float | None:
     return float(cell.count) if measure == Measure.COUNT else cell.mean
 
 
-def _shown(cell: Cell, measure: str, link: str | None, heat: str = "") -> PivotCell:
+def _draw_cell(cell: Cell, measure: str, link: str | None, heat: str = "") -> PivotCell:
     value = _value(cell, measure)
     rollouts = figures.plural(cell.count, "rollout")
-    known = "" if measure == Measure.COUNT or cell.measured == cell.count else f", {cell.measured:,} with a value"
-    return PivotCell(_written(value, measure), f"{rollouts}{known}", link, heat)
+    measured = "" if measure == Measure.COUNT or cell.measured == cell.count else f", {cell.measured:,} with a value"
+    return PivotCell(_write_value(value, measure), f"{rollouts}{measured}", link, heat)
 
 
-def _written(value: float | None, measure: str) -> str:
+def _write_value(value: float | None, measure: str) -> str:
     if value is None:
         return figures.NOTHING
-    return figures.percent(value) if _is_share(measure) else _WRITTEN.get(measure, figures.number)(value)
+    return figures.percent(value) if _is_share(measure) else _WRITERS.get(measure, figures.number)(value)
 
 
-_WRITTEN: dict[str, Callable[[float], str]] = {
+_WRITERS: dict[str, Callable[[float], str]] = {
     Measure.COUNT: lambda value: figures.count(round(value)),
     Measure.REWARD: lambda value: figures.number(value, 2),
     Measure.TOKENS: lambda value: figures.tokens(round(value)),

@@ -34,8 +34,8 @@ def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, n
     FilterError if the query is not a view of this run's table.
     """
     with source.reading_run(name) as (db, run):
-        shown, given = split(parse_qsl(form.get("query", "")))
-        query = query_of(checked_filter(db, run, given), parse_view(shown))
+        view_pairs, filter_pairs = split(parse_qsl(form.get("query", "")))
+        query = query_of(checked_filter(db, run, filter_pairs), parse_view(view_pairs))
     if form.get("name", "").strip():
         notebook.view(run.uid, form["name"], query)
     if "delete" in form:
@@ -61,11 +61,11 @@ def apply_filter(
             chosen = checked_filter(db, run, [(WHERE, line)], longest=math.inf)
         words = []
         for words_of_term in map(str, chosen.terms):
-            term = kept = words_of_term.removeprefix("-")
+            term = written_term = words_of_term.removeprefix("-")
             if len(term) > _LONG_TERM:
-                kept = f"set:{keep_set(term)}"
-                writable_notebook(request, source).view(run.uid, kept, term)
-            words.append(words_of_term.replace(term, kept))
+                written_term = f"set:{keep_set(term)}"
+                writable_notebook(request, source).view(run.uid, written_term, term)
+            words.append(words_of_term.replace(term, written_term))
         line = " ".join(words)
     pairs = [(key, line if key == WHERE else value) for key, value in typed]
     return RedirectResponse(urls.with_query(request.url.path, pairs), 303, headers={"Cache-Control": "no-store"})

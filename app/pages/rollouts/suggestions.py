@@ -35,7 +35,7 @@ router = APIRouter()
 class Suggestion:
     """Holds one line of the list."""
 
-    shown: str  # the text that it would insert
+    label: str  # the text that it would insert
     meaning: str  # of that text; empty if it is obvious
     count: int | None  # number of rollouts that would match; None if not counted
     text: str  # the whole filter with it
@@ -53,10 +53,10 @@ class SuggestionsPage:
 
 @dataclass(frozen=True)
 class _Candidate:
-    """Describes a possible suggestion: `written` is inserted, `value` is compared with what was typed."""
+    """Describes a possible suggestion: `insertion` is inserted, `value` is compared with what was typed."""
 
     value: str
-    written: str
+    insertion: str
     meaning: str = ""
     count: int | None = None
     goes_on: bool = False
@@ -68,8 +68,8 @@ def suggestions(request: Request, source: SourceOfPages, name: str, where: str =
     cursor = len(where) if at is None else len(_units(where)[: 2 * max(at, 0)].decode("utf-16-le", "ignore"))
     place = place_at(where, cursor)
     with source.reading_run(name) as (db, run):
-        found = list(_candidates(db, queries.run_summary(db, id_of(run)), place))
-    page = SuggestionsPage(where, [_suggestion(where, place, candidate) for candidate in found])
+        candidates = list(_candidates(db, queries.run_summary(db, id_of(run)), place))
+    page = SuggestionsPage(where, [_suggestion(where, place, candidate) for candidate in candidates])
     return htmx.fragment(request, "rollouts/_suggestions.html", page)
 
 
@@ -78,51 +78,55 @@ def _candidates(db: Connection, summary: RunSummary, place: Place) -> Iterator[_
         return
     if place.expects == "value":
         field = FIELDS.get(place.field or "")
-        known = _values(db, summary, field, place) if field else _findings(db, summary, place)
-        yield from _matching([it for it in known if it.value not in place.others], place.written)[:_MOST_VALUES]
+        candidates = _values(db, summary, field, place) if field else _findings(db, summary, place)
+        unwritten = [candidate for candidate in candidates if candidate.value not in place.others]
+        yield from _matching(unwritten, place.written)[:_MOST_VALUES]
         return
     yield from _matching(list(_names(db, summary, place.written)), place.written)
     if place.written.isdecimal():
         yield _Candidate(place.written, f"id:{place.written} ", "the rollout with this number")
     if len(place.written) > 1:
         facets = _facets(db, summary, place)
-        found = [
-            _Candidate(it.value, f"{name}:{it.written} ", it.meaning, it.count)
+        values = [
+            _Candidate(candidate.value, f"{name}:{candidate.insertion} ", candidate.meaning, candidate.count)
             for name in ("status", "stop", "family", "task", "eval", "tag")
-            for it in _known(db, summary, facets, name)
+            for candidate in _field_values(db, summary, facets, name)
         ]
-        yield from _matching(found, place.written)[:_MOST_FOUND]
+        yield from _matching(values, place.written)[:_MOST_FOUND]
 
 
 def _names(db: Connection, summary: RunSummary, written: str) -> Iterator[_Candidate]:
-    own = queries.own_columns(db, id_of(summary.run)) if len(written) > 1 else {}
+    columns = queries.own_columns(db, id_of(summary.run)) if len(written) > 1 else {}
     for field in FIELDS.values():
         meaning = field.meaning.replace("`", "")
         if not field.among or not written.startswith(field.name):
             sign = "." if field.is_keyed else "" if field.kind in NUMERIC else ":"
             yield _Candidate(field.name, field.name + sign, meaning, goes_on=bool(sign))
     yield _Candidate(FINDING, f"{FINDING}:", "the rollouts of a finding of the page Why", goes_on=True)
-    yield from (_Candidate(name, name, FIELDS[name.partition(".")[0]].meaning) for name in own)
+    yield from (_Candidate(name, name, FIELDS[name.partition(".")[0]].meaning) for name in columns)
 
 
 def _values(db: Connection, summary: RunSummary, field: Field, place: Place) -> list[_Candidate]:
-    found = [] if field.among else _known(db, summary, _facets(db, summary, place), field.name)
+    candidates = [] if field.among else _field_values(db, summary, _facets(db, summary, place), field.name)
     if field.kind == Kind.TIME:
-        found = [_Candidate(age, age, "ago") for age in _AGES]
+        candidates = [_Candidate(age, age, "ago") for age in _AGES]
     if field.optional:
-        found.append(_Candidate(ABSENT, ABSENT, "absent"))
-    return [_Candidate(it.value, f"{it.written} ", it.meaning, it.count) for it in found]
+        candidates.append(_Candidate(ABSENT, ABSENT, "absent"))
+    return [
+        _Candidate(candidate.value, f"{candidate.insertion} ", candidate.meaning, candidate.count)
+        for candidate in candidates
+    ]
 
 
 def _findings(db: Connection, summary: RunSummary, place: Place) -> list[_Candidate]:
     """Return the findings of the run, if it was diagnosed already."""
-    known = cached_diagnosis(db, summary.run) if place.field == FINDING else None
-    return [_Candidate(it.id, f"{it.id} ", it.title) for it in known.report.cards] if known else []
+    diagnosis = cached_diagnosis(db, summary.run) if place.field == FINDING else None
+    return [_Candidate(card.id, f"{card.id} ", card.title) for card in diagnosis.report.cards] if diagnosis else []
 
 
-def _known(db: Connection, summary: RunSummary, facets: Facets | None, name: str) -> list[_Candidate]:
+def _field_values(db: Connection, summary: RunSummary, facets: Facets | None, name: str) -> list[_Candidate]:
     """Return the values of a field, with counts if `facets` are given."""
-    counted = _counted(facets) if facets else {}
+    counted = _counted_values(facets) if facets else {}
     if name in counted:
         values = counted[name]
     elif FIELDS[name].words is not None:
@@ -131,13 +135,13 @@ def _known(db: Connection, summary: RunSummary, facets: Facets | None, name: str
         values = [(word, None) for word in _FAILURES]
     elif name == "family":
         tasks = queries.known_values(db, id_of(summary.run), ["task"])["task"]
-        values = [(it, None) for it in dict.fromkeys(families(tasks) or ())]
+        values = [(family, None) for family in dict.fromkeys(families(tasks) or ())]
     elif name in {"eval", "task", "tag", "model"}:
         values = [(value, None) for value in queries.known_values(db, id_of(summary.run), [name])[name]]
     else:
         values = []
-    mean = _MEANINGS.get(name)
-    return [_Candidate(value, print_name(value), mean(value) if mean else "", count) for value, count in values]
+    explain = _MEANINGS.get(name)
+    return [_Candidate(value, print_name(value), explain(value) if explain else "", count) for value, count in values]
 
 
 def _facets(db: Connection, summary: RunSummary, place: Place) -> Facets | None:
@@ -152,29 +156,33 @@ def _facets(db: Connection, summary: RunSummary, place: Place) -> Facets | None:
     return page_cache.facets(db, summary, beside)
 
 
-def _counted(facets: Facets) -> dict[str, list[tuple[str, int | None]]]:
+def _counted_values(facets: Facets) -> dict[str, list[tuple[str, int | None]]]:
     failures = [(value, count) for value, count in facets.stop_reasons if value in _FAILURES]
-    known = {
+    values_by_name = {
         "eval": facets.evals, "mode": facets.modes, "status": facets.statuses, "stop": facets.stop_reasons,
         "scored": facets.scored, "task": facets.tasks, "error": failures,
     }  # fmt: skip
-    return {name: list(values) for name, values in known.items() if len(values) < queries.MOST_TASKS}
+    return {name: list(values) for name, values in values_by_name.items() if len(values) < queries.MOST_TASKS}
 
 
 def _matching(candidates: list[_Candidate], written: str) -> list[_Candidate]:
     """Return what starts with the text, then what contains it, without what is typed out already."""
-    wanted = written.casefold()
-    begin = [it for it in candidates if it.value.casefold().startswith(wanted)]
-    hold = [it for it in candidates if wanted in it.value.casefold() and it not in begin]
-    return [it for it in begin + hold if it.value != written or it.written != written]
+    folded_text = written.casefold()
+    prefixed = [candidate for candidate in candidates if candidate.value.casefold().startswith(folded_text)]
+    containing = [
+        candidate for candidate in candidates if folded_text in candidate.value.casefold() and candidate not in prefixed
+    ]
+    return [
+        candidate for candidate in prefixed + containing if candidate.value != written or candidate.insertion != written
+    ]
 
 
 def _suggestion(text: str, place: Place, candidate: _Candidate) -> Suggestion:
     tail = text[place.end :]
-    written = candidate.written.removesuffix(" " if tail[:1] in {" ", ","} else ":" if tail[:1] in _SIGNS else "")
-    head = text[: place.start] + written
-    shown, caret = candidate.written.strip(), len(_units(head)) // 2
-    return Suggestion(shown, candidate.meaning, candidate.count, head + tail, caret, candidate.goes_on)
+    insertion = candidate.insertion.removesuffix(" " if tail[:1] in {" ", ","} else ":" if tail[:1] in _SIGNS else "")
+    head = text[: place.start] + insertion
+    label, caret = candidate.insertion.strip(), len(_units(head)) // 2
+    return Suggestion(label, candidate.meaning, candidate.count, head + tail, caret, candidate.goes_on)
 
 
 def _units(text: str) -> bytes:

@@ -47,9 +47,9 @@ class Rows:
     Attributes:
         next: address of the lines that follow; None at the end.
         scale: scale of the reward bars: the run's own lowest and highest.
-        said: stars, tags and notes by row id; rows without any are left out.
+        annotations: stars, tags and notes by row id; rows without any are left out.
         looked_at: see `queries.Page`.
-        at: id of the row that the reader comes back to; 0 for none.
+        current_id: id of the row that the reader comes back to; 0 for none.
         hits: places of the searched words by row id; None if nothing is searched for.
         answers: references and final answers by row id, if their columns are shown, of those that were read in time.
     """
@@ -58,26 +58,26 @@ class Rows:
     columns: Columns
     next: str | None
     scale: Scale
-    said: dict[int, Annotation]
+    annotations: dict[int, Annotation]
     chosen: RolloutFilter
     run: str
     looked_at: int | None = None
-    at: int = 0
+    current_id: int = 0
     hits: dict[int, Hit] | None = None
     answers: dict[int, Answer] = field(default_factory=dict)
     _links: dict[tuple[str, Any], str] = field(default_factory=dict, repr=False)
     _drawn: dict[tuple[Any, ...], Markup] = field(default_factory=dict, repr=False)
 
-    def once(self, macro: Callable[..., Markup], *args: Hashable) -> Markup:
+    def draw(self, macro: Callable[..., Markup], *args: Hashable) -> Markup:
         """Draw a template macro once for each combination of arguments: the 50 lines of a table share most cells."""
         key = (macro, *args)
         if (drawn := self._drawn.get(key)) is None:
             drawn = self._drawn[key] = macro(*args)
         return drawn
 
-    def of_row(self, row_id: int, macro: Callable[..., Markup], *args: Hashable) -> Markup:
+    def draw_for_row(self, row_id: int, macro: Callable[..., Markup], *args: Hashable) -> Markup:
         """Draw a macro once and put the row's id in place of `urls.FIRST`."""
-        return Markup(str(self.once(macro, *args)).replace(_ANY_ID, str(row_id)))  # noqa: S704 - a macro's, and digits
+        return Markup(str(self.draw(macro, *args)).replace(_ANY_ID, str(row_id)))  # noqa: S704 - a macro's, and digits
 
     @property
     def is_looking(self) -> bool:
@@ -89,7 +89,7 @@ class Rows:
         """Return the address of a rollout, with `urls.FIRST` in place of its id."""
         return urls.rollout(self.run, urls.FIRST, self.chosen)
 
-    def only(self, part: str, value: Any) -> str:
+    def narrow(self, part: str, value: Any) -> str:
         """Return the address of the filter's rollouts with this step or task, computed once for its lines."""
         if (part, value) not in self._links:
             parts = {"step_min": value, "step_max": value} if part == "step" else {part: (value,)}
@@ -104,7 +104,7 @@ class Rows:
 
     def annotation(self, row: EvaluationRow) -> Annotation:
         """Return stars, tags and note of a line."""
-        return self.said.get(row.id or 0, queries.NOTHING)
+        return self.annotations.get(row.id or 0, queries.NOTHING)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class FoundRollouts:
     window: int | None = None  # number of newest rollouts in which they were counted; None if all were
 
 
-class Searched(NamedTuple):
+class SearchCoverage(NamedTuple):
     """Describes the coverage of a text search."""
 
     # `indexed` and `total`: number of the run's rollouts that are indexed, and of all.
@@ -133,19 +133,19 @@ class TableLive:
     summary: RunSummary
     chosen: RolloutFilter
     newest: int  # highest id when the page was made, 0 without rows; higher ids are new
-    new: Count
-    seen: str  # version of the run and of the index that the page shows
-    every: int | None  # seconds between two polls; None if nothing is to come
-    searched: Searched | None  # None if all rollouts were searched, or nothing is searched for
+    new_count: Count
+    version: str  # version of the run and of the index that the page shows
+    poll_seconds: int | None  # seconds between two polls; None if nothing is to come
+    coverage: SearchCoverage | None  # None if all rollouts were searched, or nothing is searched for
     has_grown: bool  # True if more rollouts were searched than when the page was made
 
 
-def place_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, at: int) -> tuple[Cursor | None, int]:
+def place_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, row_id: int) -> tuple[Cursor | None, int]:
     """Return the position from which a page has this row (None: the top), and the page's number of rows. It begins at
     the top if the row is not far from it, else at the row itself.
     """
     run_id = id_of(summary.run)
-    row = next(iter(queries.rows_called(db, run_id, [at])), None)
+    row = next(iter(queries.rows_called(db, run_id, [row_id])), None)
     if row is None:
         return None, PAGE_SIZE
     if not is_long(summary, chosen):
@@ -153,7 +153,7 @@ def place_of(db: Connection, summary: RunSummary, chosen: RolloutFilter, at: int
         if place and place <= _MOST:
             return None, (place // PAGE_SIZE + 2) * PAGE_SIZE  # a window's height of rows below it, too
     key, _ = selection.place_of(db, row, chosen.sort)
-    return Cursor(key, at - 1 if chosen.sort == Sort.OLDEST else at + 1), PAGE_SIZE
+    return Cursor(key, row_id - 1 if chosen.sort == Sort.OLDEST else row_id + 1), PAGE_SIZE
 
 
 def rows_of(
@@ -180,39 +180,44 @@ def lines_of(
     looked_at: int | None = None,
 ) -> Rows:
     """Return these rows as lines of the table, with a column of places if words are searched for."""
-    searched, shown, run = bool(searches(chosen)), view.column_keys, summary.run
+    is_search, column_names, run = bool(searches(chosen)), view.column_keys, summary.run
     settings = settings_of(db, run)
     columns = make_columns(
-        (*shown, "preview") if searched and shown and "preview" not in shown else shown,
+        (*column_names, "preview") if is_search and column_names and "preview" not in column_names else column_names,
         lines,
         is_evaluation=summary.is_evaluation,
         has_steps=summary.has_steps,
-        usual=WITH_ANSWERS if not searched and _has_references(db, summary, settings) else DEFAULT,
+        usual=WITH_ANSWERS if not is_search and _has_references(db, summary, settings) else DEFAULT,
     )
-    told = lines if columns.has("reference") or columns.has("answer") else []
-    said, ends = queries.annotations(db, summary.run, lines), queries.reward_ends(db, id_of(summary.run))
-    found = hits(db, chosen, [row.id or 0 for row in lines]) if searched else None
-    answers = read_answers(db, told, settings)
-    return Rows(lines, columns, following, Scale.over(ends), said, chosen, run.uid, looked_at, 0, found, answers)
+    answer_lines = lines if columns.has("reference") or columns.has("answer") else []
+    annotations, ends = queries.annotations(db, summary.run, lines), queries.reward_ends(db, id_of(summary.run))
+    hits_by_id = hits(db, chosen, [row.id or 0 for row in lines]) if is_search else None
+    answers = read_answers(db, answer_lines, settings)
+    return Rows(
+        lines, columns, following, Scale.over(ends), annotations, chosen, run.uid, looked_at, 0, hits_by_id, answers
+    )
 
 
 def _has_references(db: Connection, summary: RunSummary, settings: Settings) -> bool:
     """Return True if the first rollouts of an eval have references. They are read once: those that ended will not
     change.
     """
-    known, key = _with_references.setdefault(db.engine, {}), (summary.run.uid, str(settings))
-    if key not in known:
+    cache, key = _with_references.setdefault(db.engine, {}), (summary.run.uid, str(settings))
+    if key not in cache:
         run_id, evals = id_of(summary.run), summary.eval_names[:_EVALS]
         filters = [RolloutFilter(evals=(name,), sort=Sort.OLDEST) for name in evals]
-        pages = [queries.page_in_time(db, run_id, it, after=None, limit=2, seconds=_FIRST_SECONDS) for it in filters]
-        found = read_answers(db, [row for page in pages for row in page.rows], settings).values()
-        if not found:
+        pages = [
+            queries.page_in_time(db, run_id, eval_filter, after=None, limit=2, seconds=_FIRST_SECONDS)
+            for eval_filter in filters
+        ]
+        answers = read_answers(db, [row for page in pages for row in page.rows], settings).values()
+        if not answers:
             return False
-        known[key] = any(it.reference for it in found)
-    return known[key]
+        cache[key] = any(answer.reference for answer in answers)
+    return cache[key]
 
 
-def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> FoundRollouts:
+def count_matches(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> FoundRollouts:
     count = page_cache.figure(db, summary, queries.count, chosen)
     is_part = any(page_cache.window_of(db, summary, ask, chosen) for ask in (queries.count, queries.mean_reward))
     window = queries.WINDOW if is_part else None
@@ -220,43 +225,51 @@ def found_of(db: Connection, summary: RunSummary, chosen: RolloutFilter) -> Foun
 
 
 def live_of(
-    db: Connection, run: Run, chosen: RolloutFilter, *, trouble: str | None, newest: int | None = None, seen: str = ""
+    db: Connection,
+    run: Run,
+    chosen: RolloutFilter,
+    *,
+    trouble: str | None,
+    newest: int | None = None,
+    seen_version: str = "",
 ) -> TableLive:
     """Build the live corner. `newest` is None if the page is being made now; `trouble` is the indexer's."""
     summary = queries.run_summary(db, id_of(run))
-    new = Count(0, exact=True)
+    new_count = Count(0, exact=True)
     if newest is None:
         # What is above the newest of all is above the newest that matches, which may lie anywhere in a large run.
-        any_row = page_cache.window_of(db, summary, queries.count, chosen) is not None
-        newest = page_cache.figure(db, summary, queries.newest_row, RolloutFilter() if any_row else chosen)
+        has_window = page_cache.window_of(db, summary, queries.count, chosen) is not None
+        newest = page_cache.figure(db, summary, queries.newest_row, RolloutFilter() if has_window else chosen)
     else:
-        new = queries.new_since(db, id_of(run), chosen, newest)
-    searched = _searched(db, summary, chosen, trouble)
-    indexed = searched.indexed if searched else 0
-    often = 2 if summary.rollouts < _MANY else 10
-    every = {RunState.RUNNING.value: often, "died": 10}.get(summary.state)
+        new_count = queries.new_since(db, id_of(run), chosen, newest)
+    coverage = _search_coverage(db, summary, chosen, trouble)
+    indexed = coverage.indexed if coverage else 0
+    running_seconds = 2 if summary.rollouts < _MANY else 10
+    poll_seconds = {RunState.RUNNING.value: running_seconds, "died": 10}.get(summary.state)
     return TableLive(
         summary=summary,
         chosen=chosen,
         newest=newest,
-        new=new,
-        seen=f"{summary.run.changed}.{summary.state}.{indexed}",
-        every=2 if searched and searched.is_building else every,
-        searched=searched if searched and searched.indexed < searched.total else None,
-        has_grown=bool(seen) and str(indexed) != seen.rpartition(".")[2],
+        new_count=new_count,
+        version=f"{summary.run.changed}.{summary.state}.{indexed}",
+        poll_seconds=2 if coverage and coverage.is_building else poll_seconds,
+        coverage=coverage if coverage and coverage.indexed < coverage.total else None,
+        has_grown=bool(seen_version) and str(indexed) != seen_version.rpartition(".")[2],
     )
 
 
-def beside(live: TableLive, rows: Rows) -> TableLive:
+def adapt_corner(live: TableLive, rows: Rows) -> TableLive:
     """Adapt the corner to a first page: rows that are shown are not new, even if they came after `newest` was read."""
     top = rows.lines[0].id or 0 if rows.lines and rows.chosen.sort == Sort.NEWEST else 0
     return replace(live, newest=max(live.newest, top))
 
 
-def _searched(db: Connection, summary: RunSummary, chosen: RolloutFilter, trouble: str | None) -> Searched | None:
+def _search_coverage(
+    db: Connection, summary: RunSummary, chosen: RolloutFilter, trouble: str | None
+) -> SearchCoverage | None:
     if all(term.field not in SEARCHED for term in chosen.terms):
         return None
     state = search_state(db, id_of(summary.run))
     missing = summary.rollouts - state.indexed
     is_building = state.behind and missing > min(_LITTLE, summary.rollouts // 50) and trouble is None
-    return Searched(state.indexed, summary.rollouts, is_building, trouble if state.behind else None)
+    return SearchCoverage(state.indexed, summary.rollouts, is_building, trouble if state.behind else None)

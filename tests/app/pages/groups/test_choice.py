@@ -7,7 +7,7 @@ from logs_ui.recorder.queries import GroupSort
 
 
 @pytest.mark.parametrize(
-    ("choice", "kept", "kind_name"),
+    ("choice", "parameters", "kind_name"),
     [
         (GroupChoice(), {}, ""),
         (GroupChoice(GroupSort.LOWEST_MEAN), {"sort": "lowest-mean"}, ""),
@@ -16,5 +16,5 @@ from logs_ui.recorder.queries import GroupSort
         (GroupChoice(GroupSort.DEAD_FIRST, "mixed"), {"sort": "dead-first", "kind": "mixed"}, "mixed"),
     ],
 )
-def test_a_choice_is_kept_unless_it_is_usual(choice: GroupChoice, kept: dict[str, str], kind_name: str) -> None:
-    assert (choice.kept, choice.kind_name) == (kept, kind_name)
+def test_a_choice_is_kept_unless_it_is_usual(choice: GroupChoice, parameters: dict[str, str], kind_name: str) -> None:
+    assert (choice.parameters, choice.kind_name) == (parameters, kind_name)

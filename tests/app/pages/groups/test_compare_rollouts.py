@@ -2,14 +2,14 @@
 
 import pytest
 
-from logs_ui.app.pages.groups.compare_rollouts_page import Aligned, ComparedFigure, Half, Piece, better
+from logs_ui.app.pages.groups.compare_rollouts_page import Aligned, ComparedFigure, Half, Piece, better_side
 from logs_ui.app.pages.groups.group_page import is_one_prompt
 from logs_ui.app.parts.differences import Segment
 from logs_ui.recorder.storage.tables import EvaluationRow
 
 
 @pytest.mark.parametrize(
-    ("figure", "shown"),
+    ("figure", "texts"),
     [
         (ComparedFigure("turns", "count", 1200, 3), ("1,200", "3", "\u22121,197")),
         (ComparedFigure("reward", "number", 0.25, 1), ("0.250", "1.000", "+0.750")),
@@ -19,15 +19,15 @@ from logs_ui.recorder.storage.tables import EvaluationRow
         (ComparedFigure("turns", "count", None, 3), ("—", "3", "")),
     ],
 )
-def test_a_figure_of_both_has_their_difference(figure: ComparedFigure, shown: tuple[str, str, str]) -> None:
-    assert figure.shown == shown
+def test_a_figure_of_both_has_their_difference(figure: ComparedFigure, texts: tuple[str, str, str]) -> None:
+    assert figure.texts == texts
 
 
 @pytest.mark.parametrize(
     ("a", "b", "side"), [(1.0, 0.0, "a"), (0.0, 1.0, "b"), (1.0, 1.0 + 1e-7, ""), (None, 1.0, ""), (1.0, None, "")]
 )
 def test_the_better_side_has_the_higher_reward(a: float | None, b: float | None, side: str) -> None:
-    assert better(a, b) == side
+    assert better_side(a, b) == side
 
 
 def piece(name: str, *segments: Segment) -> Piece:
@@ -45,7 +45,7 @@ def piece(name: str, *segments: Segment) -> Piece:
     ],
 )
 def test_a_beginning_that_is_long_enough_is_alike(segments: list[Segment], size: int) -> None:
-    assert Aligned(1, [piece("assistant", *segments)], parts=True, missing="", size=99).alike == size
+    assert Aligned(1, [piece("assistant", *segments)], is_divergence=True, missing="", size=99).shared_size == size
 
 
 @pytest.mark.parametrize(

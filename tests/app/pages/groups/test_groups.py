@@ -91,15 +91,15 @@ def run_id(engine: Engine, uid: str) -> int:
 
 def rows_of(engine: Engine, uid: str, *conditions: Any) -> list[EvaluationRow]:
     with engine.connect() as db:
-        found = db.execute(
+        mappings = db.execute(
             select(EvaluationRow).where(of_run(uid), *conditions).order_by(col(EvaluationRow.id))
         ).mappings()
-        return [EvaluationRow(**row) for row in found]
+        return [EvaluationRow(**row) for row in mappings]
 
 
-def shown(html: str) -> list[int]:
+def group_ids(html: str) -> list[int]:
     """The groups of a page, by the ids of their first rollouts."""
-    return [int(found) for found in re.findall(r'<tr id="group-(\d+)"', html)]
+    return [int(group_id) for group_id in re.findall(r'<tr id="group-(\d+)"', html)]
 
 
 # --- Which groups there are
@@ -133,8 +133,8 @@ def test_walking_the_pages_gives_each_group_once_in_its_order(
             page = queries.newest_groups(engine, key, chosen, SOLVED, after=below, limit=4)
         else:
             page = queries.surveyed_groups(engine, key, survey, SOLVED, sort, [], after=after, limit=4)
-        names += [it.name for it in page.groups]
-        places += [_place(it, sort, chosen, rows) for it in page.groups]
+        names += [group.name for group in page.groups]
+        places += [_place(group, sort, chosen, rows) for group in page.groups]
         after = page.next
         if after is None:
             break
@@ -154,23 +154,25 @@ def _matches(row: EvaluationRow, chosen: RolloutFilter) -> bool:
     )
 
 
-def _place(it: queries.Group, sort: GroupSort, chosen: RolloutFilter, rows: list[EvaluationRow]) -> tuple[float, int]:
-    last = max(member.id for member in it.members)
+def _place(
+    group: queries.Group, sort: GroupSort, chosen: RolloutFilter, rows: list[EvaluationRow]
+) -> tuple[float, int]:
+    last = max(member.id for member in group.members)
     if sort == GroupSort.NEWEST:
-        matching = [row.id or 0 for row in rows if row.group == it.name and _matches(row, chosen)]
+        matching = [row.id or 0 for row in rows if row.group == group.name and _matches(row, chosen)]
         return 0, -max(matching)
     if sort == GroupSort.LOWEST_MEAN:
-        return (round(it.mean, 9) if it.mean is not None else 99.0), -last
+        return (round(group.mean, 9) if group.mean is not None else 99.0), -last
     if sort == GroupSort.LARGEST_STD:
-        return (-round(it.std, 6) if it.std is not None else 99.0), -last
-    return (Kind.FAILED, Kind.PASSED, Kind.LEVEL, Kind.SAME_OUTCOME, Kind.MIXED, Kind.UNSCORED).index(it.kind), -last
+        return (-round(group.std, 6) if group.std is not None else 99.0), -last
+    return (Kind.FAILED, Kind.PASSED, Kind.LEVEL, Kind.SAME_OUTCOME, Kind.MIXED, Kind.UNSCORED).index(group.kind), -last
 
 
 def test_a_group_is_shown_whole_where_one_of_its_rollouts_matches(client: TestClient, engine: Engine) -> None:
     truncated = {row.group for row in rows_of(engine, RUN, col(EvaluationRow.stop_reason) == StopReason.LENGTH)}
     html = client.get(f"/runs/{RUN}/groups?where=stop:length").text
     firsts = {min(row.id or 0 for row in rows_of(engine, RUN, col(EvaluationRow.group) == name)) for name in truncated}
-    assert set(shown(html)) == firsts
+    assert set(group_ids(html)) == firsts
     assert html.count('<td class="num size">4</td>') + html.count(" of</span> 4</span>") == len(firsts)
 
 
@@ -186,8 +188,8 @@ def test_groups_of_an_evaluation_are_told_from_those_of_the_training(client: Tes
     links = {text: unescape(link) for link, text in re.findall(r'<a href="([^"]+)"[^>]*>(\w+)</a>', switch)}
     assert list(links) == ["all", "train", "eval"]
     assert "sort=lowest-mean" in links["eval"]
-    found = client.get(links["eval"]).text
-    assert {modes[int(row_id)] for row_id in re.findall(r'<tr id="group-(\d+)">', found)} == {"eval"}
+    eval_html = client.get(links["eval"]).text
+    assert {modes[int(row_id)] for row_id in re.findall(r'<tr id="group-(\d+)">', eval_html)} == {"eval"}
 
 
 def test_kinds_are_counted_and_lead_to_their_groups(client: TestClient) -> None:
@@ -197,9 +199,9 @@ def test_kinds_are_counted_and_lead_to_their_groups(client: TestClient) -> None:
     assert (counts["failed"], counts["passed"], counts["level"]) == ("3", "3", "3")
     for kind, step in (("failed", 3), ("passed", 4), ("level", 5)):
         page = flat(client.get(f"/runs/{RUN}/groups?kind={kind}").text)
-        assert len(shown(page)) == 3
+        assert len(group_ids(page)) == 3
         assert set(re.findall(r'title="Only step (\d+)"', page)) == {str(step)}
-    assert len(shown(flat(client.get(f"/runs/{RUN}/groups?kind=dead").text))) == 9
+    assert len(group_ids(flat(client.get(f"/runs/{RUN}/groups?kind=dead").text))) == 9
     assert "No groups match" in flat(client.get(f"/runs/{RUN}/groups?kind=passed&where=step:3").text)
 
 
@@ -234,27 +236,27 @@ def test_what_needs_all_groups_is_bounded_and_says_so(
     assert {tally.step for tally in survey.tallies} == {11, 12}
     html = flat(client.get(f"/runs/{RUN}/groups?sort=lowest-mean").text)
     assert "Only steps 11 to 12" in html
-    assert len(shown(html)) == 6
+    assert len(group_ids(html)) == 6
     newest = flat(client.get(f"/runs/{RUN}/groups").text)
     assert "Only of" not in newest
-    assert len(shown(newest)) == 38
+    assert len(group_ids(newest)) == 38
     monkeypatch.setattr("logs_ui.recorder.queries.group_survey.WINDOW", 5)
-    one = queries.survey(engine, run_id(engine, RUN), RolloutFilter(step_min=2, step_max=2), SOLVED)
-    assert (one.step_min, one.is_whole) == (2, False)
+    survey_of_step = queries.survey(engine, run_id(engine, RUN), RolloutFilter(step_min=2, step_max=2), SOLVED)
+    assert (survey_of_step.step_min, survey_of_step.is_whole) == (2, False)
 
 
 def test_the_next_page_follows_without_javascript(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups_page, "PAGE_SIZE", 5)
-    address, seen = f"/runs/{RUN}/groups?sort=largest-std", []
+    address, ids = f"/runs/{RUN}/groups?sort=largest-std", []
     while address:
         html = client.get(address).text
-        seen += shown(html)
+        ids += group_ids(html)
         following = re.search(r'<a href="([^"]+)">Next groups', html)
         address = unescape(following[1]) if following else ""
-    assert len(seen) == len(set(seen)) == 38
+    assert len(ids) == len(set(ids)) == 38
     piece = client.get(f"/runs/{RUN}/groups?sort=largest-std", headers=fragment("more")).text
     assert "<html" not in piece
-    assert shown(piece) == seen[:5]
+    assert group_ids(piece) == ids[:5]
 
 
 # --- Meanwhile
@@ -278,7 +280,7 @@ def test_news_wait_behind_the_pill_and_known_groups_are_no_news(client: TestClie
     assert f'hx-target="#group-{first}"' in news
     assert " of</span> 5</span>" in news
     followed = flat(client.get(f"{address}&follow=1", headers=fragment("live")).text)
-    assert shown(followed)[0] == top + 2
+    assert group_ids(followed)[0] == top + 2
     assert 'hx-target="#rows"' in followed
 
 
@@ -292,13 +294,13 @@ def test_an_open_group_is_refreshed_without_moving_its_columns(client: TestClien
     with engine.begin() as db:
         is_last = col(EvaluationRow.id) == order[-1]
         db.execute(update(EvaluationRow).where(is_last).values(reward=5.0, changed=600, status="ok"))
-    asked = "&".join(f"column={row_id}" for row_id in order)
-    assert columns(client.get(f"{address}&{asked}", headers=fragment("group")).text) == order
+    query = "&".join(f"column={row_id}" for row_id in order)
+    assert columns(client.get(f"{address}&{query}", headers=fragment("group")).text) == order
     assert columns(client.get(f"/runs/{LIVE}/groups/{members[0].id}").text)[0] == order[-1]
 
 
 def columns(html: str) -> list[int]:
-    return [int(found) for found in re.findall(r'id="completion-(\d+)"', html)]
+    return [int(row_id) for row_id in re.findall(r'id="completion-(\d+)"', html)]
 
 
 # --- One group
@@ -310,8 +312,8 @@ def test_completions_stand_from_the_highest_reward_to_the_lowest(client: TestCli
     expected = sorted(members, key=queries.by_reward)
     html = client.get(f"/runs/{RUN}/groups/{first.id}").text
     assert columns(html) == [row.id for row in expected]
-    known = [row for row in expected if row.reward is not None]
-    assert f'href="/runs/{RUN}/compare?a={known[0].id}&amp;b={known[-1].id}" data-key="c"' in html
+    scored = [row for row in expected if row.reward is not None]
+    assert f'href="/runs/{RUN}/compare?a={scored[0].id}&amp;b={scored[-1].id}" data-key="c"' in html
     moved = client.get(f"/runs/{RUN}/groups/{members[-1].id}", follow_redirects=False)
     assert moved.headers["location"] == f"/runs/{RUN}/groups/{first.id}"
 
@@ -334,21 +336,28 @@ def test_of_many_completions_only_the_first_are_opened(address: Address) -> None
 def test_the_parting_is_marked_in_its_column(client: TestClient, engine: Engine) -> None:
     first = rows_of(engine, RUN, col(EvaluationRow.step) == 9)[0]
     members = rows_of(engine, RUN, col(EvaluationRow.group) == first.group)
-    same = {"turn": 1, "action": {"command": "ls"}, "observation": {"out": "a b"}}
+    shared_action = {"turn": 1, "action": {"command": "ls"}, "observation": {"out": "a b"}}
     with engine.begin() as db:
         for place, row in enumerate(sorted(members, key=queries.by_reward)):
-            said = [{"role": "user", "content": "go"}, *({"role": "assistant", "content": w} for w in ("one", "two"))]
-            then = {"turn": 2, "action": {"command": "cat a" if place < 2 else "cat b"}, "observation": {"out": "."}}
-            then |= {"reward": 1.0 if place < 2 else -0.5, "done": place < 2}
-            content = pack_content({"messages": said, "actions": [same, then]})
+            messages = [
+                {"role": "user", "content": "go"},
+                *({"role": "assistant", "content": w} for w in ("one", "two")),
+            ]
+            parting_action = {
+                "turn": 2,
+                "action": {"command": "cat a" if place < 2 else "cat b"},
+                "observation": {"out": "."},
+            }
+            parting_action |= {"reward": 1.0 if place < 2 else -0.5, "done": place < 2}
+            content = pack_content({"messages": messages, "actions": [shared_action, parting_action]})
             is_row = col(RolloutPayload.row_id) == row.id
             db.execute(update(RolloutPayload).where(is_row).values(content=content))
     html = flat(client.get(f"/runs/{RUN}/groups/{first.id}").text)
-    best, equal, *others = re.split(r'(?=<article class="completion")', html)[1:]
+    best, equal, *columns_behind = re.split(r'(?=<article class="completion")', html)[1:]
     assert "first divergence" in best
     assert "diverges from best" not in equal
-    for other in others:
-        before, mark, after = other.partition("diverges from best here")
+    for column in columns_behind:
+        before, mark, after = column.partition("diverges from best here")
         assert mark
         assert (before.count('<section class="turn"'), after.count('<section class="turn"')) == (1, 1)
     ids = columns(html)
@@ -358,34 +367,34 @@ def test_the_parting_is_marked_in_its_column(client: TestClient, engine: Engine)
     assert re.search(r'id="turn-2" open', both)
     assert "<mark>a</mark>" in both
     assert "<mark>b</mark>" in both
-    told = unescape(re.sub("<[^>]+>", "", both))
-    assert "+1, done" in told
-    assert "-0.5" in told
+    text = unescape(re.sub("<[^>]+>", "", both))
+    assert "+1, done" in text
+    assert "-0.5" in text
     alike = flat(client.get(f"/runs/{RUN}/compare?a={ids[0]}&b={ids[1]}").text)
     assert "Their actions are identical" in alike
     assert "<mark" not in alike
 
 
 def test_rollouts_of_two_runs_are_compared(client: TestClient, engine: Engine) -> None:
-    one, other = rows_of(engine, RUN)[5], rows_of(engine, MANY)[7]
-    html = client.get(f"/runs/{RUN}/compare?a={one.id}&b={other.id}").text
-    assert f"/runs/{RUN}/rollouts/{one.id}" in html
-    assert f"/runs/{MANY}/rollouts/{other.id}" in html
-    assert f'href="/runs/{MANY}/compare?a={other.id}&amp;b={one.id}"' in html, "sides are changed"
+    row_a, row_b = rows_of(engine, RUN)[5], rows_of(engine, MANY)[7]
+    html = client.get(f"/runs/{RUN}/compare?a={row_a.id}&b={row_b.id}").text
+    assert f"/runs/{RUN}/rollouts/{row_a.id}" in html
+    assert f"/runs/{MANY}/rollouts/{row_b.id}" in html
+    assert f'href="/runs/{MANY}/compare?a={row_b.id}&amp;b={row_a.id}"' in html, "sides are changed"
 
 
 def test_a_comparison_leads_back_to_the_filter_that_it_came_from(client: TestClient, engine: Engine) -> None:
-    one, other = (row.id for row in rows_of(engine, RUN)[:2])
+    id_a, id_b = (row.id for row in rows_of(engine, RUN)[:2])
     where = "where=stop:done"
-    first = client.get(f"/runs/{RUN}/groups/{one}?{where}").text
+    first = client.get(f"/runs/{RUN}/groups/{id_a}?{where}").text
     pair = re.findall(r'href="([^"]+/compare[^"]+)" data-key="c"', first)
     assert where in pair[0]
-    html = client.get(f"/runs/{RUN}/compare?{where}&a={one}&b={other}").text
+    html = client.get(f"/runs/{RUN}/compare?{where}&a={id_a}&b={id_b}").text
     links = [unescape(link) for link in re.findall(r'href="(/runs/[^"]+)"', html)]
-    assert f"/runs/{RUN}/groups/{one}?{where}" in links
+    assert f"/runs/{RUN}/groups/{id_a}?{where}" in links
     assert f"/runs/{RUN}?{where}" in links
-    assert f"/runs/{RUN}/rollouts/{other}?{where}" in links
-    assert f"/runs/{RUN}/compare?{where}&a={other}&b={one}" in links
+    assert f"/runs/{RUN}/rollouts/{id_b}?{where}" in links
+    assert f"/runs/{RUN}/compare?{where}&a={id_b}&b={id_a}" in links
     assert '<input type="hidden" name="where" value="stop:done">' in html
 
 
@@ -422,11 +431,11 @@ def test_of_megabytes_little_more_than_the_differences_is_kept() -> None:
     words = [rng.choice("abcdefgh") * rng.randint(1, 7) for _ in range(700_000)]
     whole = " ".join(words)
     words[350_000] = "DIFFERENT"
-    other = " ".join(words)
+    changed_text = " ".join(words)
     unlike = " ".join(reversed(words))
     assert len(whole) > 3_000_000
     differ = Differ()
-    a, b = differ.compare(whole, other)
+    a, b = differ.compare(whole, changed_text)
     assert [segment.text for segment in b if segment.changed] == ["DIFFERENT"]
     assert sum(len(segment.text) for segment in a) < 1_000
     c, _ = differ.compare(whole, unlike)
@@ -439,10 +448,10 @@ def test_of_megabytes_little_more_than_the_differences_is_kept() -> None:
 
 
 def test_rewards_stand_on_each_other_within_the_strip() -> None:
-    found = strip([1.0] * 63 + [0.0], 63 / 64, Scale(0.0, 1.0))
-    assert [pill.tone for pill in found.pills] == ["negative", "positive"]
-    assert all(0 <= pill.x <= 235 and pill.y >= 0 and pill.y + pill.height <= 22 for pill in found.pills)
-    assert found.label == "Rewards: 63 times 1.000, 0.000"
+    full_strip = strip([1.0] * 63 + [0.0], 63 / 64, Scale(0.0, 1.0))
+    assert [pill.tone for pill in full_strip.pills] == ["negative", "positive"]
+    assert all(0 <= pill.x <= 235 and pill.y >= 0 and pill.y + pill.height <= 22 for pill in full_strip.pills)
+    assert full_strip.label == "Rewards: 63 times 1.000, 0.000"
     assert {pill.tone for pill in strip([0.5, 0.5], 0.5, Scale(0.0, 1.0)).pills} == {"even"}
     assert strip([], None, Scale(0.0, 1.0)).pills == []
 
@@ -450,22 +459,24 @@ def test_rewards_stand_on_each_other_within_the_strip() -> None:
 def test_many_steps_share_a_stack_that_leads_to_all_of_them(engine: Engine) -> None:
     tallies = queries.survey(engine, run_id(engine, MANY), RolloutFilter(), SOLVED).tallies
     many = [tally._replace(step=tally.step * 10) for tally in tallies]
-    found = stacks(many, groups_page.KINDS, "{step_min} {step_max}".format)
-    assert len(found) <= 60
-    assert sum(int(cell) for stack in found for cell in stack.cells) == len(tallies)
-    for stack in found:
+    step_stacks = stacks(many, groups_page.KINDS, "{step_min} {step_max}".format)
+    assert len(step_stacks) <= 60
+    assert sum(int(cell) for stack in step_stacks for cell in stack.cells) == len(tallies)
+    for stack in step_stacks:
         assert sum(part.height for part in stack.pieces) == pytest.approx(100, abs=0.1)
-    assert all(int(one.address.split()[1]) < int(other.address.split()[0]) for one, other in itertools.pairwise(found))
+    assert all(
+        int(left.address.split()[1]) < int(right.address.split()[0]) for left, right in itertools.pairwise(step_stacks)
+    )
 
 
-@pytest.mark.parametrize("asked", ["where=stop:length", "sort=largest-std", "kind=mixed&sort=lowest-mean"])
-def test_a_group_leads_to_the_next_in_the_order_that_it_was_opened_from(client: TestClient, asked: str) -> None:
-    lines = re.findall(r'class="row-link" href="([^"]+)"', client.get(f"/runs/{RUN}/groups?{asked}").text)
+@pytest.mark.parametrize("query", ["where=stop:length", "sort=largest-std", "kind=mixed&sort=lowest-mean"])
+def test_a_group_leads_to_the_next_in_the_order_that_it_was_opened_from(client: TestClient, query: str) -> None:
+    lines = re.findall(r'class="row-link" href="([^"]+)"', client.get(f"/runs/{RUN}/groups?{query}").text)
     assert len(lines) > 3
     for at in (0, 1, len(lines) - 1):
         html = client.get(unescape(lines[at])).text
         beside = dict(re.findall(r'href="([^"]+/groups/[^"]+)" data-key="([jk])"', html))
-        wanted = {lines[at + by]: key for by, key in ((-1, "k"), (1, "j")) if 0 <= at + by < len(lines)}
-        assert beside == wanted
+        keys = {lines[at + by]: key for by, key in ((-1, "k"), (1, "j")) if 0 <= at + by < len(lines)}
+        assert beside == keys
         (up,) = re.findall(r'href="([^"]+)" data-key="u"', html)
-        assert set(unescape(up).partition("?")[2].split("&")) == set(asked.split("&"))
+        assert set(unescape(up).partition("?")[2].split("&")) == set(query.split("&"))

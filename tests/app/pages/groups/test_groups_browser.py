@@ -34,7 +34,7 @@ def fill(engine: Engine) -> None:
 
 def pages(engine: Engine) -> dict[str, str]:
     hostile = first_row(engine, FINISHED)
-    other = first_row(engine, FINISHED, col(EvaluationRow.step) == 4)
+    other_row = first_row(engine, FINISHED, col(EvaluationRow.step) == 4)
     last = first_row(engine, LIVE, col(EvaluationRow.scored).is_(None))
     return {
         "groups": f"/runs/{FINISHED}/groups",
@@ -44,7 +44,7 @@ def pages(engine: Engine) -> dict[str, str]:
         "live": f"/runs/{LIVE}/groups",
         "hostile": f"/runs/{FINISHED}/groups/{hostile}",
         "open": f"/runs/{LIVE}/groups/{last}",
-        "elsewhere": f"/runs/{FINISHED}/compare?a={other}&b={last}",
+        "elsewhere": f"/runs/{FINISHED}/compare?a={other_row}&b={last}",
     }
 
 
@@ -144,7 +144,7 @@ def test_a_column_opens_when_it_is_reached_and_its_head_stays_in_sight(
     expect(last.locator(".turn").first).to_be_visible()
     pane = page.locator(".group-columns")
     pane.evaluate("it => it.scrollTo(it.scrollWidth, it.scrollHeight)")
-    head, box = (it.bounding_box() for it in (last.locator("header"), pane))
+    head, box = (locator.bounding_box() for locator in (last.locator("header"), pane))
     assert head is not None
     assert box is not None
     assert head["y"] == pytest.approx(box["y"], abs=1)
@@ -161,7 +161,7 @@ def test_orange_marks_the_lower_reward_and_never_the_higher_one(
     with engine.connect() as db:
         row = select(col(EvaluationRow.id)).where(of_run(FINISHED), col(EvaluationRow.reward).is_not(None))
         high, low = (
-            db.scalar(row.order_by(it)) for it in (col(EvaluationRow.reward).desc(), col(EvaluationRow.reward))
+            db.scalar(row.order_by(order)) for order in (col(EvaluationRow.reward).desc(), col(EvaluationRow.reward))
         )
     for a, b, better in ((low, high, "b"), (high, low, "a")):
         page.goto(f"{url}/runs/{FINISHED}/compare?a={a}&b={b}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from logs_ui.app.pages.groups.compare_rollouts_page import aligned
+from logs_ui.app.pages.groups.compare_rollouts_page import align_turn
 from logs_ui.app.pages.groups.lens import Lens, lens_of
 from logs_ui.app.parts import turns
 from logs_ui.app.parts.differences import Differ
@@ -54,9 +54,9 @@ def played(*actions: Any) -> list[turns.Turn]:
 def test_two_rollouts_have_a_beginning_a_parting_and_an_end(
     a: list[Any], b: list[Any], expected: tuple[Any, ...]
 ) -> None:
-    found = turns.parted(played(*a), played(*b))
+    parts = turns.parted(played(*a), played(*b))
     assert (
-        len(found.same), found.number, found.a is not None, found.b is not None, len(found.after_a), len(found.after_b)
+        len(parts.same), parts.number, parts.a is not None, parts.b is not None, len(parts.after_a), len(parts.after_b)
     ) == expected  # fmt: skip
 
 
@@ -69,44 +69,49 @@ def lens(*rollouts: tuple[float, Sequence[Any]], kind: Kind = Kind.MIXED) -> Len
 
 def test_it_shows_the_turn_what_came_before_and_what_followed() -> None:
     best, worst = [{"x": n} for n in (1, 2, 3, 4, 5, 6, 7)], [{"x": 1}, {"x": 9}, "give up"]
-    found = lens((1.0, best), (0.5, [{"x": 5}]), (0.0, worst))
-    assert found is not None
-    assert [(it.number, it.action or it.message, it.answer, it.reward) for it in found.same] == [
-        (1, "x 1", "text answer 1", 0.1)
-    ]
-    assert found.turn is not None
-    assert found.turn.number == 2
-    assert [piece.name for piece in found.turn.pieces] == ["assistant", "action: x", "observation"], "no reasoning"
-    said, action, observation = found.turn.pieces
-    assert [(it.text, it.changed) for it in action.a.segments] == [("2", True)]
-    assert [(it.text, it.changed) for it in action.b.segments] == [("9", True)]
+    comparison = lens((1.0, best), (0.5, [{"x": 5}]), (0.0, worst))
+    assert comparison is not None
+    assert [
+        (turn.number, turn.action or turn.message, turn.answer, turn.reward) for turn in comparison.shared_turns
+    ] == [(1, "x 1", "text answer 1", 0.1)]
+    assert comparison.turn is not None
+    assert comparison.turn.number == 2
+    assert [piece.name for piece in comparison.turn.pieces] == ["assistant", "action: x", "observation"], "no reasoning"
+    message, action, observation = comparison.turn.pieces
+    assert [(segment.text, segment.changed) for segment in action.a.segments] == [("2", True)]
+    assert [(segment.text, segment.changed) for segment in action.b.segments] == [("9", True)]
     assert observation.is_equal
-    assert not said.is_equal
-    assert found.worth == (0.2, 0.2)
-    assert [it.action for it in found.a.turns] == ["x 3", "x 4", "x 5"]
-    assert found.a.more == 2
-    assert [(it.action or it.message, it.answer, it.reward) for it in found.b.turns] == [("give up", "", None)]
-    assert (found.a.side.row.id, found.b.side.row.id) == (1, 3)
+    assert not message.is_equal
+    assert comparison.turn_rewards == (0.2, 0.2)
+    assert [turn.action for turn in comparison.a.turns] == ["x 3", "x 4", "x 5"]
+    assert comparison.a.more == 2
+    assert [(turn.action or turn.message, turn.answer, turn.reward) for turn in comparison.b.turns] == [
+        ("give up", "", None)
+    ]
+    assert (comparison.a.side.row.id, comparison.b.side.row.id) == (1, 3)
 
 
 def test_tool_calls_are_written_as_people_write_them() -> None:
     edit = {"name": "str_replace_editor", "arguments": {"command": "view", "path": "/src/a.py"}}
     best = [{"x": 1}, edit, {"name": "bash", "arguments": {"command": "git diff"}}]
-    found = lens((1.0, best), (0.0, [{"x": 2}]))
-    assert found is not None
-    assert [it.action for it in found.a.turns] == ["str_replace_editor  command=view path=/src/a.py", "bash  git diff"]
+    comparison = lens((1.0, best), (0.0, [{"x": 2}]))
+    assert comparison is not None
+    assert [turn.action for turn in comparison.a.turns] == [
+        "str_replace_editor  command=view path=/src/a.py",
+        "bash  git diff",
+    ]
 
 
 def test_text_parts_at_its_first_word_that_differs_behind_a_folded_beginning() -> None:
     head = "the same words " * 100
-    found = lens((1.0, [head + "so 4"]), (0.0, [head + "so 5"]))
-    assert found is not None
-    assert found.turn is not None
-    (piece,) = found.turn.pieces
+    comparison = lens((1.0, [head + "so 4"]), (0.0, [head + "so 5"]))
+    assert comparison is not None
+    assert comparison.turn is not None
+    (piece,) = comparison.turn.pieces
     assert [segment.text for segment in piece.a.segments if segment.changed] == ["4"]
     assert [segment.text for segment in piece.b.segments if segment.changed] == ["5"]
     assert piece.a.segments[0].skipped > 1000
-    assert found.same == []
+    assert comparison.shared_turns == []
 
 
 @pytest.mark.parametrize(
@@ -119,7 +124,7 @@ def test_text_parts_at_its_first_word_that_differs_behind_a_folded_beginning() -
     ],
 )
 def test_images_are_compared_by_their_content(a: dict[str, Any], b: dict[str, Any], *, is_equal: bool) -> None:
-    (pictures,) = [it for it in aligned(1, seen(a), seen(b), Differ()).pieces if it.name == "images"]
+    (pictures,) = [piece for piece in align_turn(1, seen(a), seen(b), Differ()).pieces if piece.name == "images"]
     assert pictures.is_equal is is_equal
     assert [len(half.pictures) for half in (pictures.a, pictures.b)] == [1, 1]
 
@@ -134,13 +139,17 @@ def seen(image: dict[str, Any]) -> list[Card]:
 
 def test_a_dead_group_shows_one_that_parts_where_any_does() -> None:
     alike = [{"x": 1}]
-    found = lens((0.0, alike), (0.0, [{"x": 2}]), (0.0, alike), kind=Kind.FAILED)
-    assert found is not None
-    assert found.is_dead
-    assert found.b.side.row.id == 2
-    same = lens((0.0, alike), (0.0, alike), kind=Kind.PASSED)
-    assert same is not None
-    assert (same.turn, len(same.same), same.worth) == (None, 1, (None, None))
+    comparison = lens((0.0, alike), (0.0, [{"x": 2}]), (0.0, alike), kind=Kind.FAILED)
+    assert comparison is not None
+    assert comparison.is_dead
+    assert comparison.b.side.row.id == 2
+    without_divergence = lens((0.0, alike), (0.0, alike), kind=Kind.PASSED)
+    assert without_divergence is not None
+    assert (without_divergence.turn, len(without_divergence.shared_turns), without_divergence.turn_rewards) == (
+        None,
+        1,
+        (None, None),
+    )
 
 
 def test_without_two_that_have_turns_there_is_none() -> None:
@@ -175,14 +184,14 @@ def text_of(html: str) -> str:
 def test_the_page_says_where_and_leads_to_the_whole_comparison(tmp_path: Path) -> None:
     worst, best = ["look", "left"], ["look", "right", "stop"]
     html, (low, high) = page(tmp_path / "a.db", (0.0, worst), (1.0, best))
-    said = text_of(html)
-    assert said.startswith("Where best and worst diverge at turn 2 full comparison best, gen 1 1.000")
-    assert "The first turn has the same action 1 do look → look is done" in said
-    assert "best, gen 1 1.000 ▲ higher reward" in said
-    assert "worst, gen 0 0.000 ▼ lower reward" in said
+    text = text_of(html)
+    assert text.startswith("Where best and worst diverge at turn 2 full comparison best, gen 1 1.000")
+    assert "The first turn has the same action 1 do look → look is done" in text
+    assert "best, gen 1 1.000 ▲ higher reward" in text
+    assert "worst, gen 0 0.000 ▼ lower reward" in text
     assert 'class="lens-body" data-better="a"' in html
-    assert "action: do right left observation right is done left is done env reward +1.000 +1.000" in said
-    assert "what followed 3 do stop → stop is done +2.000 nothing: the rollout ended" in said
+    assert "action: do right left observation right is done left is done env reward +1.000 +1.000" in text
+    assert "what followed 3 do stop → stop is done +2.000 nothing: the rollout ended" in text
     (address,) = re.findall(r'href="(/runs/[^"]*/compare\?[^"]*#turn-2)"', html)
     assert unescape(address).endswith(f"a={high}&b={low}#turn-2")
 
@@ -199,20 +208,20 @@ def test_the_higher_reward_is_marked_whichever_side_it_is_on(tmp_path: Path) -> 
 
 
 def test_a_turn_that_one_lacks_is_said_to_be_missing(tmp_path: Path) -> None:
-    said = text_of(page(tmp_path / "a.db", (0.0, ["look"]), (1.0, ["look", "right"]))[0])
-    assert "at turn 2" in said
-    assert said.count("already ended") == 1
-    assert "right already ended action: do right" in said
+    text = text_of(page(tmp_path / "a.db", (0.0, ["look"]), (1.0, ["look", "right"]))[0])
+    assert "at turn 2" in text
+    assert text.count("already ended") == 1
+    assert "right already ended action: do right" in text
 
 
 def test_a_dead_group_teaches_nothing_and_says_so(tmp_path: Path) -> None:
-    said = text_of(page(tmp_path / "a.db", (0.0, ["a"]), (0.0, ["b"]))[0])
-    assert said.startswith(
+    text = text_of(page(tmp_path / "a.db", (0.0, ["a"]), (0.0, ["b"]))[0])
+    assert text.startswith(
         "Where two rollouts diverge at the first turn all failed: zero reward variance, so this group gives no"
     )
-    assert "higher reward" not in said
-    said = text_of(page(tmp_path / "b.db", (1.0, ["a"]), (1.0, ["a"]), top=0.0)[0])
-    assert said.startswith("Where two rollouts diverge nowhere: their actions are identical, turn by turn all passed: ")
+    assert "higher reward" not in text
+    text = text_of(page(tmp_path / "b.db", (1.0, ["a"]), (1.0, ["a"]), top=0.0)[0])
+    assert text.startswith("Where two rollouts diverge nowhere: their actions are identical, turn by turn all passed: ")
 
 
 def test_the_worst_of_many_is_opened_for_it(tmp_path: Path) -> None:

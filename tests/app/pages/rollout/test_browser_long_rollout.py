@@ -26,8 +26,8 @@ def url() -> Iterator[str]:
 def ids(url: str) -> list[int]:
     """The ids of the first group's rollouts, in order of generation."""
     with closing(sqlite3.connect(recorded(agents.LONG.id).db)) as db:
-        asked = """SELECT id FROM evaluation_row WHERE "group" LIKE '%/1/0' ORDER BY generation"""
-        return [row for (row,) in db.execute(asked)]
+        statement = """SELECT id FROM evaluation_row WHERE "group" LIKE '%/1/0' ORDER BY generation"""
+        return [row for (row,) in db.execute(statement)]
 
 
 @pytest.mark.exhaustive

@@ -35,8 +35,8 @@ def fill(engine: Engine) -> None:
         engine, THINKING, None, {"messages": [{"role": "assistant", "content": f"<think>{'hm ' * 400}</think>\nfour"}]}
     )
     hidden = f"<think>{'hm ' * 400} PATISSERIE, closed</think>\nThe <b>p\u00e2tisserie</b> is [closed](x)"
-    said = [{"role": "user", "content": "closed patisserie" + "\n" * 200}, {"role": "assistant", "content": hidden}]
-    write(engine, SEARCHED, None, {"messages": said})
+    messages = [{"role": "user", "content": "closed patisserie" + "\n" * 200}, {"role": "assistant", "content": hidden}]
+    write(engine, SEARCHED, None, {"messages": messages})
     write(engine, SCORED, None, {"messages": [{"role": "assistant", "content": "four"}], "actions": scored_actions()})
     write(engine, PLAYED, None, {"messages": played()})
     with engine.begin() as connection:
@@ -63,15 +63,15 @@ def write(engine: Engine, row: int, tokens: Tokens | None, content: dict[str, An
 
 
 def three_segments() -> tuple[Tokens, dict[str, Any]]:
-    pieces = [make_tokenizer().encode(said).ids for said in SAID]
+    pieces = [make_tokenizer().encode(text).ids for text in SAID]
     ids = [token for piece in pieces for token in piece]
     mask = [int(i != 1) for i, piece in enumerate(pieces) for _ in piece]
     logps = [LOGPS[i % len(LOGPS)] for i in range(len(ids))]
     tokens = Tokens(
         np.array(pieces[1], np.int32), np.array(ids, np.int32), np.array(logps, np.float16), np.array(mask, np.uint8)
     )
-    own = [{"role": "assistant", "content": SAID[0]}, {"role": "user", "content": SAID[1]}]
-    return tokens, {"messages": [*own, {"role": "assistant", "content": SAID[2]}]}
+    messages = [{"role": "assistant", "content": SAID[0]}, {"role": "user", "content": SAID[1]}]
+    return tokens, {"messages": [*messages, {"role": "assistant", "content": SAID[2]}]}
 
 
 def played() -> list[dict[str, Any]]:
@@ -79,9 +79,9 @@ def played() -> list[dict[str, Any]]:
     messages: list[dict[str, Any]] = [{"role": "user", "content": "Find the needle."}]
     for turn in range(1, 61):
         call = {"id": str(turn), "type": "function", "function": {"name": "bash", "arguments": '{"command": "ls"}'}}
-        said = f"Turn {turn}." + " Where is the NEEDLE?" * (turn == 20)
+        text = f"Turn {turn}." + " Where is the NEEDLE?" * (turn == 20)
         output = "hay\n" * 900 + "a needle\n" * (turn == 40) + "hay\n" * 200
-        messages += [{"role": "assistant", "content": said, "tool_calls": [call]}]
+        messages += [{"role": "assistant", "content": text, "tool_calls": [call]}]
         messages += [{"role": "tool", "tool_call_id": str(turn), "content": output}]
     return messages
 
@@ -89,12 +89,12 @@ def played() -> list[dict[str, Any]]:
 def scored_actions() -> list[dict[str, Any]]:
     """A turn of the rollout, and what two reward functions called after it."""
     none = dict.fromkeys(("text", "action", "observation", "reward", "done", "metadata", "seconds", "error"))
-    asked = [{"role": "system", "content": "Rate it <b>"}, {"role": "user", "content": "Answer: four"}]
-    own = {**none, "turn": 1, "text": "four", "action": {"say": 4}, "observation": "yes", "seconds": 0.1}
+    messages = [{"role": "system", "content": "Rate it <b>"}, {"role": "user", "content": "Answer: four"}]
+    sent = {**none, "turn": 1, "text": "four", "action": {"say": 4}, "observation": "yes", "seconds": 0.1}
     stepped = {**none, "turn": 1, "action": {"guess": 4}, "observation": {"hint": "lower"}, "seconds": 0.25}
-    judged = {**none, "turn": 1, "action": asked, "seconds": 2.5, "error": "APIConnectionError: Connection refused"}
-    known = {"phase": "scoring", "evidence": "order"}
-    return [own, {**stepped, **known, "function": "solved"}, {**judged, **known, "function": "judged"}]
+    judged = {**none, "turn": 1, "action": messages, "seconds": 2.5, "error": "APIConnectionError: Connection refused"}
+    scoring = {"phase": "scoring", "evidence": "order"}
+    return [sent, {**stepped, **scoring, "function": "solved"}, {**judged, **scoring, "function": "judged"}]
 
 
 def many_tokens() -> tuple[Tokens, dict[str, Any]]:
@@ -106,11 +106,11 @@ def many_tokens() -> tuple[Tokens, dict[str, Any]]:
 
 def painted(page: Page) -> dict[str, list[str]]:
     """Text of every range, by the highlight's name."""
-    found: dict[str, list[str]] = page.evaluate(
+    words_by_level: dict[str, list[str]] = page.evaluate(
         """Object.fromEntries([...CSS.highlights].map(([name, ranges]) => [name, [...ranges].map(
             (it) => it.startContainer.data.slice(it.startOffset, it.endOffset))]))"""
     )
-    return found
+    return words_by_level
 
 
 @pytest.mark.exhaustive
@@ -129,8 +129,8 @@ def test_calls_of_reward_functions_come_after_the_answer(quiet_page: Page, url: 
     page = quiet_page
     page.goto(f"{url}/{SCORED}")
     expect(page.locator("#scoring")).to_have_text("Calls of reward functions 2 calls")
-    own, stepped, judged = (page.locator(f"main article:has-text('{text}')") for text in ("yes", "lower", "Rate it"))
-    expect(own).not_to_contain_text("solved")
+    answer, stepped, judged = (page.locator(f"main article:has-text('{text}')") for text in ("yes", "lower", "Rate it"))
+    expect(answer).not_to_contain_text("solved")
     for card, texts in (
         (stepped, ("solved", "guess", "250 ms")),
         (judged, ("judged", "Answer: four", "2.5 s", "refused")),
@@ -158,7 +158,7 @@ def test_tokens_are_painted_by_surprise_and_only_what_was_sampled(quiet_page: Pa
     assert segments.nth(1).inner_text().startswith("The answer is 4 🐈")
     ranges = painted(page)
     assert tokens.mask is not None
-    sampled = [level for level, own in zip(surprise_levels(tokens), tokens.mask, strict=True) if own]
+    sampled = [level for level, is_sampled in zip(surprise_levels(tokens), tokens.mask, strict=True) if is_sampled]
     assert {len(ranges[f"heat-{level}"]) > 0 for level in set(sampled) - {0}} == {True}
     inserted = page.locator(".segment.inserted .spelt").inner_text()
     assert not any(text and text == inserted for name in ranges for text in ranges[name])
@@ -178,11 +178,11 @@ def test_the_token_under_the_pointer_says_its_figures(quiet_page: Page, url: str
     page.goto(f"{url}/{SHORT}?view=tokens")
     tokens, _ = three_segments()
     text = page.locator(".segment.own .spelt").first
-    said = page.locator("#token-said")
+    figures = page.locator("#token-said")
     text.hover(position={"x": 3, "y": 8})
-    expect(said).to_contain_text("token 0")
-    expect(said).to_contain_text(f"id {tokens.completion_ids[0]}")
-    expect(said).to_contain_text("log p \u22120.010  p 99.0 %  mask 1")
+    expect(figures).to_contain_text("token 0")
+    expect(figures).to_contain_text(f"id {tokens.completion_ids[0]}")
+    expect(figures).to_contain_text("log p \u22120.010  p 99.0 %  mask 1")
     assert painted(page)["token-here"] == [make_tokenizer().decode([tokens.completion_ids[0]])]
     cat = text.evaluate(
         """it => { const r = document.createRange(), at = it.firstChild.data.indexOf("🐈");
@@ -190,12 +190,12 @@ def test_the_token_under_the_pointer_says_its_figures(quiet_page: Page, url: str
                    const b = r.getBoundingClientRect(); return [b.x + b.width / 2, b.y + b.height / 2]; }"""
     )
     page.mouse.move(*cat)
-    expect(said).to_contain_text(re.compile(r'"🐈" part 1 of \d'))
+    expect(figures).to_contain_text(re.compile(r'"🐈" part 1 of \d'))
     assert painted(page)["token-here"] == ["🐈"]
     page.mouse.move(2, 2)
-    expect(said).to_have_text("")
+    expect(figures).to_have_text("")
     page.locator(".segment.inserted .spelt").hover(position={"x": 3, "y": 8})
-    expect(said).to_contain_text("mask 0")
+    expect(figures).to_contain_text("mask 0")
 
 
 def test_keys_go_from_surprise_to_surprise_and_from_token_to_token(quiet_page: Page, url: str) -> None:
@@ -203,24 +203,24 @@ def test_keys_go_from_surprise_to_surprise_and_from_token_to_token(quiet_page: P
     page.goto(f"{url}/{SHORT}?view=tokens")
     tokens, _ = three_segments()
     assert tokens.mask is not None
-    own = [i for i, level in enumerate(surprise_levels(tokens)) if level == 5 and tokens.mask[i]]
-    assert len(own) > 1
-    said = page.locator("#token-said")
-    for i in (*own, own[0]):  # round the end
+    places = [i for i, level in enumerate(surprise_levels(tokens)) if level == 5 and tokens.mask[i]]
+    assert len(places) > 1
+    figures = page.locator("#token-said")
+    for i in (*places, places[0]):  # round the end
         page.keyboard.press(".")
-        expect(said).to_contain_text(re.compile(rf"^token {i} "))
+        expect(figures).to_contain_text(re.compile(rf"^token {i} "))
     page.keyboard.press(",")
-    expect(said).to_contain_text(re.compile(rf"^token {own[-1]} "))
+    expect(figures).to_contain_text(re.compile(rf"^token {places[-1]} "))
     expect(page.locator("#said")).to_contain_text("log p \u22126.000")
     page.keyboard.press("ArrowLeft")
-    expect(said).to_contain_text(re.compile(rf"^token {own[-1] - 1} "))
+    expect(figures).to_contain_text(re.compile(rf"^token {places[-1] - 1} "))
     page.keyboard.press("ArrowRight")
     page.keyboard.press("ArrowRight")
     page.keyboard.press("Escape")
-    expect(said).to_have_text("")
+    expect(figures).to_have_text("")
     page.get_by_role("button", name="1", exact=True).click()
     least = next(i for i, level in enumerate(surprise_levels(tokens)) if level >= 3 and tokens.mask[i])
-    expect(said).to_contain_text(re.compile(rf"^token {least} "))
+    expect(figures).to_contain_text(re.compile(rf"^token {least} "))
     expect(page.get_by_role("button", name="1", exact=True)).to_have_attribute("aria-pressed", "true")
 
 

@@ -102,9 +102,9 @@ def test_the_first_view_is_small_whatever_a_turn_has(
 ) -> None:
     with start_run(db=tmp_path / "a.db") as run, run.rollout("Go.", metadata=metadata) as row:
         for i in range(200):
-            said = f"<tool_call>\n{json.dumps(turn.get('action'))}\n</tool_call>" if is_called else "I wait."
+            content = f"<tool_call>\n{json.dumps(turn.get('action'))}\n</tool_call>" if is_called else "I wait."
             sign = {"reward": turn["reward"] * (-1) ** i} if "reward" in turn else {}
-            row.turn(said, **{"observation": OBSERVED} | turn | sign)
+            row.turn(content, **{"observation": OBSERVED} | turn | sign)
     with dashboard(tmp_path / "a.db") as client:
         for query in ("", "?turn=100", "?show=assistant"):
             page = client.get(f"/runs/{run.id}/rollouts/1{query}")
@@ -116,13 +116,13 @@ def test_the_first_view_is_small_whatever_a_turn_has(
 
 
 def test_neighbours_of_a_kind_are_one_mark(client: TestClient, rollouts: list[Rollout]) -> None:
-    card = next(it for it in timeline.make_timeline(rollouts[1]) if it.answer and it.turn)
+    card = next(card for card in timeline.make_timeline(rollouts[1]) if card.answer and card.turn)
     assert card.answer
     answer = replace(card.answer, is_fallback=True, reward=0.5)
     cards = [replace(card, turn=i, anomaly=None, answer=answer) for i in range(1, 2_001)]
     rail = long_timeline.rail(cards, [turn.line for turn in turns_of(cards)])
     assert rail
-    assert [(it.turn, it.last, it.title) for it in rail.marks] == [
+    assert [(mark.turn, mark.last, mark.title) for mark in rail.marks] == [
         (1, 2_000, "positive rewards, to turn 2000"),
         (1, 2_000, "action not in the answer, to turn 2000"),
     ]
@@ -138,14 +138,14 @@ def agent(turns: int, observation: Any) -> tuple[list[timeline.Card], list[TurnL
     ]
     row = EvaluationRow(turns=turns)  # type: ignore[call-arg]  # nothing else of it is looked at
     cards = timeline.make_timeline(Rollout(row, messages, actions, {}, {}, None))
-    cards = [replace(it, answer=replace(it.answer, is_fallback=False)) if it.answer else it for it in cards]
+    cards = [replace(card, answer=replace(card.answer, is_fallback=False)) if card.answer else card for card in cards]
     return cards, [turn.line for turn in turns_of(cards)]
 
 
 def test_the_rail_of_an_agent_without_rewards_has_tools_and_sizes() -> None:
     rail = long_timeline.rail(*agent(32, {"stdout": "0123456789"}))
     assert rail
-    assert [(it.turn, it.title, it.share) for it in rail.bands] == [
+    assert [(band.turn, band.title, band.share) for band in rail.bands] == [
         (1, "turns 1 to 10: bash 5, look 5", 1.0),
         (11, "turns 11 to 20: bash 5, look 5", 1.0),
         (21, "turns 21 to 30: bash 5, look 5", 1.0),
@@ -158,7 +158,7 @@ def test_the_rail_marks_answers_with_errors() -> None:
     lines[6] = replace(lines[6], exit_code=2, failure="exit_code 2")
     rail = long_timeline.rail(cards, lines)
     assert rail
-    assert [(it.turn, it.kind, it.title) for it in rail.marks] == [(7, "warn", "bash: exit 2")]
+    assert [(mark.turn, mark.kind, mark.title) for mark in rail.marks] == [(7, "warn", "bash: exit 2")]
 
 
 @pytest.mark.parametrize("query", cases(["?turn=100", "", "?show=output,rendered"], 1))
@@ -198,7 +198,7 @@ def test_what_a_page_shows_already_stays_when_it_changes(
 def test_an_action_is_on_the_page_once_and_as_a_person_writes_it(
     client: TestClient, long: Recorded, rollouts: list[Rollout]
 ) -> None:
-    bash = next(it for it in rollouts[0].actions if it["action"]["name"] == "bash")
+    bash = next(action for action in rollouts[0].actions if action["action"]["name"] == "bash")
     command = bash["action"]["arguments"]["command"]
     html = unescape(flat(client.get(address(long, rollouts[0], "?show=output,reasoning")).text))
     html = re.sub(r'<details class="turn-lines".*?</details>', "", html, flags=re.DOTALL)
@@ -233,10 +233,10 @@ def test_every_turns_reasoning_is_folded_and_opened_at_once(
 ) -> None:
     thoughts = [message["reasoning_content"] for message in rollouts[0].messages if "reasoning_content" in message]
     assert len(thoughts) == agents.LONG_TURNS - 1
-    for query, shown in (("?gaps=40-150", False), ("?show=reasoning&gaps=40-150", True)):
+    for query, is_shown in (("?gaps=40-150", False), ("?show=reasoning&gaps=40-150", True)):
         html = client.get(address(long, rollouts[0], query)).text
         assert html.count("Reasoning <span") == 39 + 49
-        assert (thoughts[10] in html) == shown
+        assert (thoughts[10] in html) == is_shown
 
 
 def test_only_what_the_model_wrote_is_shown_on_request(
@@ -274,8 +274,8 @@ def test_what_happened_on_the_way_is_marked_and_one_click_away(
 
 
 def test_a_searched_word_is_sent_wherever_it_is(client: TestClient, long: Recorded, rollouts: list[Rollout]) -> None:
-    output = next(it for it in rollouts[0].actions if it["turn"] == 140)["observation"]
-    number = next(it for it in re.findall(r"field_\d+", output))
+    output = next(action for action in rollouts[0].actions if action["turn"] == 140)["observation"]
+    number = next(match for match in re.findall(r"field_\d+", output))
     html = client.get(address(long, rollouts[0], f"?where=tool:{number}")).text
     assert number in re.sub(r"(?s)<summary>.*?</summary>", "", html), "it is unfolded"
 
@@ -284,8 +284,8 @@ def test_images_of_messages_are_pictures(client: TestClient, long: Recorded, rol
     html = client.get(address(long, rollouts[1], f"?turn={agents.LONG_PICTURE}&show=output")).text
     assert "base64" not in html
     assert "$image" not in html
-    prompt, seen = re.findall(r'<img src="([^"]+)"', html)
-    for source in (prompt, seen):
+    prompt, screenshot = re.findall(r'<img src="([^"]+)"', html)
+    for source in (prompt, screenshot):
         answer = client.get(source)
         assert answer.headers["content-type"] == "image/png"
         assert answer.headers["x-content-type-options"] == "nosniff"
@@ -323,10 +323,10 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
     ],
 )  # fmt: skip
 def test_images_leave_a_message_and_none_is_loaded_from_elsewhere(content: Any, notes: list[str], left: Any) -> None:
-    rest, found = split_content("message-0", content)
-    assert [picture.note for picture in found] == notes
+    rest, pictures = split_content("message-0", content)
+    assert [picture.note for picture in pictures] == notes
     assert rest == left
-    assert all(picture.data.startswith(b"\x89PNG") for picture in found if picture.part)
+    assert all(picture.data.startswith(b"\x89PNG") for picture in pictures if picture.part)
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000 + '"$image"', '{"a":' * 900 + '{"$image": 1}' + "}" * 900])
@@ -354,9 +354,9 @@ def test_markdown_code_and_formulas_are_rendered(client: TestClient, long: Recor
     assert "<mfrac>" in html
     assert '<pre><code><span class="code-k">assert</span>' in html
     assert re.search(r"<p>I <strong>[^<]+</strong>\.</p>", html)
-    said = rendered_text.rendered("**a** `b`\n\n| x |\n|---|\n| 1 |\n\n\\[ x^2 \\]\n\ncosts $5 and $6")
-    assert {tag for tag, _ in Tags(said).found} >= {"strong", "code", "table", "math", "msup"}
-    assert "costs $5 and $6" in said
+    markup = rendered_text.rendered("**a** `b`\n\n| x |\n|---|\n| 1 |\n\n\\[ x^2 \\]\n\ncosts $5 and $6")
+    assert {tag for tag, _ in Tags(markup).found} >= {"strong", "code", "table", "math", "msup"}
+    assert "costs $5 and $6" in markup
 
 
 HOSTILE = (
@@ -375,15 +375,15 @@ HOSTILE = (
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_text_stays_text(text: str) -> None:
-    said = rendered_text.rendered(text)
-    for tag, attributes in Tags(said).found:
+    html = rendered_text.rendered(text)
+    for tag, attributes in Tags(html).found:
         assert tag not in {"script", "img", "iframe", "style", "form", "input", "object"}
         assert not any(name.startswith("on") or name in {"style", "src", "srcdoc"} for name in attributes), attributes
         if "href" in attributes:
             assert str(attributes["href"]).startswith("https://")
             assert attributes["rel"] == "noreferrer noopener"
-            assert str(attributes["href"]) in unescape(said.replace("href=", "")), "the address can be read"
-    assert "\u202e" not in said
+            assert str(attributes["href"]) in unescape(html.replace("href=", "")), "the address can be read"
+    assert "\u202e" not in html
 
 
 def test_rendering_takes_no_longer_for_hostile_texts() -> None:
@@ -409,30 +409,32 @@ def test_two_rollouts_that_differ_from_their_first_turn_on_are_not_said_to_diver
 def test_a_group_and_a_comparison_of_long_rollouts_leave_out_turns_that_are_one_click_away(
     client: TestClient, long: Recorded, rollouts: list[Rollout]
 ) -> None:
-    one, other = (it.row.id or 0 for it in rollouts[:2])
+    id_a, id_b = (rollout.row.id or 0 for rollout in rollouts[:2])
     numbers = re.compile(r'aria-label="Turn (\d+)"')
     run = f"/runs/{long.truth.run}"
-    group = client.get(f"{run}/groups/{one}")
+    group = client.get(f"{run}/groups/{id_a}")
     assert len(group.content) < 300_000
     columns = group.text.split('<article class="completion"')[1:]
     for column in columns:
-        shown = [int(it) for it in numbers.findall(column)]
-        assert shown[:6] == [1, 2, 3, 4, 5, 6]
-        assert len(shown) < 30
+        shown_turns = [int(number) for number in numbers.findall(column)]
+        assert shown_turns[:6] == [1, 2, 3, 4, 5, 6]
+        assert len(shown_turns) < 30
         first, last = re.findall(r">turns (\d+) to (\d+)</a>", column)[0]
-        assert not [it for it in shown if int(first) <= it <= int(last)]
-    (link,) = set(re.findall(rf'hx-get="({run}/groups/{one}/column\?whole={one})"', group.text))
+        assert not [number for number in shown_turns if int(first) <= number <= int(last)]
+    (link,) = set(re.findall(rf'hx-get="({run}/groups/{id_a}/column\?whole={id_a})"', group.text))
     whole = client.get(link).text
     assert len(numbers.findall(whole)) > 150
-    assert f'name="whole" value="{one}"' in whole, "a refresh of the page keeps it whole"
-    kept = client.get(f"{run}/groups/{one}?whole={one}", headers={"HX-Request": "true", "HX-Target": "group"}).text
-    assert len(numbers.findall(kept)) > 150
+    assert f'name="whole" value="{id_a}"' in whole, "a refresh of the page keeps it whole"
+    refreshed = client.get(
+        f"{run}/groups/{id_a}?whole={id_a}", headers={"HX-Request": "true", "HX-Target": "group"}
+    ).text
+    assert len(numbers.findall(refreshed)) > 150
 
-    compared = client.get(f"{run}/compare?a={one}&b={other}")
+    compared = client.get(f"{run}/compare?a={id_a}&b={id_b}")
     assert len(compared.content) < 400_000
-    turns = [int(it) for it in re.findall(r'id="turn-(\d+)"', compared.text)]
-    (parts_at,) = {int(it) for it in re.findall(r'id="turn-(\d+)"[^>]* data-parts', compared.text)}
-    assert {1, 2, parts_at} <= {*turns}
+    turns = [int(number) for number in re.findall(r'id="turn-(\d+)"', compared.text)]
+    (divergence,) = {int(number) for number in re.findall(r'id="turn-(\d+)"[^>]* data-parts', compared.text)}
+    assert {1, 2, divergence} <= {*turns}
     assert len(turns) < 35
     address = unescape(re.findall(r'<a href="([^"]*)#turn-\d+">turns \d+ to \d+</a>', compared.text)[0])
     everything = client.get(address).text

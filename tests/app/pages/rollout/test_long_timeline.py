@@ -36,4 +36,4 @@ BANDS, ODD, PAID, MANY = marks("band", 30), marks("bad", 2), marks("positive", 2
 )
 def test_a_rail_lists_24_marks_at_most(others: list[Mark], listed: list[Mark], more: int) -> None:
     rail = Rail(BANDS, others)
-    assert (rail.turns, rail.listed, rail.more) == (30, listed, more)
+    assert (rail.turns, rail.listed_marks, rail.more) == (30, listed, more)

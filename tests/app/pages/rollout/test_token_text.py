@@ -24,28 +24,28 @@ def tokenizer(kind: str) -> Tokenizer:
             letters = sorted(pre_tokenizers.ByteLevel.alphabet())
             merges = [("t", "h"), ("th", "e"), ("Ã", "©")]
             pieces = [*letters, *(a + b for a, b in merges)]
-            made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges))
-            made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
-            made.decoder = decoders.ByteLevel()
+            model = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, merges))
+            model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+            model.decoder = decoders.ByteLevel()
         case "byte fallback":  # Llama 2, Mistral, Gemma
             pieces = [*(f"<0x{byte:02X}>" for byte in range(256)), *spaced]
-            made = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True))
-            made.decoder = decoders.Sequence(
+            model = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, [], byte_fallback=True))
+            model.decoder = decoders.Sequence(
                 [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
             )
         case "metaspace":
-            made = words_of(spaced)
-            made.decoder = decoders.Metaspace()
+            model = words_of(spaced)
+            model.decoder = decoders.Metaspace()
         case "word piece":
-            made = words_of(list(WORDS))
-            made.decoder = decoders.WordPiece(cleanup=False)
+            model = words_of(list(WORDS))
+            model.decoder = decoders.WordPiece(cleanup=False)
         case "word ends":
-            made = words_of([*WORDS, *(f"{word}</w>" for word in WORDS)])
-            made.decoder = decoders.BPEDecoder()
+            model = words_of([*WORDS, *(f"{word}</w>" for word in WORDS)])
+            model.decoder = decoders.BPEDecoder()
         case _:
-            made = words_of(list(WORDS))
-    made.add_special_tokens(["<|end|>"])
-    return made
+            model = words_of(list(WORDS))
+    model.add_special_tokens(["<|end|>"])
+    return model
 
 
 def words_of(pieces: list[str]) -> Tokenizer:
@@ -58,12 +58,12 @@ def vocabulary(kind: str) -> Vocabulary:
 
 
 def id_of(kind: str, name: str) -> int:
-    found = tokenizer(kind).token_to_id(name)
-    assert found is not None
-    return found
+    token = tokenizer(kind).token_to_id(name)
+    assert token is not None
+    return token
 
 
-def said(spelt: TokenText) -> list[str]:
+def token_texts(spelt: TokenText) -> list[str]:
     """By token."""
     return [spelt.text[start:end] for start, end in zip(spelt.starts, spelt.ends, strict=True)]
 
@@ -84,12 +84,12 @@ def test_tokens_say_together_what_the_tokenizer_decodes(kind: str, data: st.Data
 @pytest.mark.exhaustive
 @given(st.text(), st.sets(st.integers(0, 80), max_size=4))
 def test_what_stands_behind_broken_characters_is_not_shifted(text: str, lost: set[int]) -> None:
-    made = tokenizer("bytes")
-    kept = [token for i, token in enumerate(made.encode(text).ids) if i not in lost]
-    behind = made.encode(" and the end").ids
-    spelt = vocabulary("bytes").spell([*kept, *behind])
-    assert spelt.text == made.decode([*kept, *behind])
-    assert "".join(said(spelt)[len(kept) :]) == " and the end"
+    byte_tokenizer = tokenizer("bytes")
+    ids = [token for i, token in enumerate(byte_tokenizer.encode(text).ids) if i not in lost]
+    behind = byte_tokenizer.encode(" and the end").ids
+    spelt = vocabulary("bytes").spell([*ids, *behind])
+    assert spelt.text == byte_tokenizer.decode([*ids, *behind])
+    assert "".join(token_texts(spelt)[len(ids) :]) == " and the end"
 
 
 @pytest.mark.parametrize("kind", ["bytes", "byte fallback"])
@@ -98,20 +98,20 @@ def test_parts_of_one_character_share_it(kind: str) -> None:
     names = list(letters) if kind == "bytes" else [f"<0x{byte:02X}>" for byte in "🐈".encode()]
     cat = [id_of(kind, name) for name in names]
     the = id_of(kind, "the")
-    assert said(vocabulary(kind).spell([the, *cat, the])) == ["the", "🐈", "🐈", "🐈", "🐈", "the"]
+    assert token_texts(vocabulary(kind).spell([the, *cat, the])) == ["the", "🐈", "🐈", "🐈", "🐈", "the"]
 
 
 def test_a_character_that_breaks_off_is_replaced_and_nothing_else() -> None:
     e, acute, the = (id_of("bytes", name) for name in ("Ã", "©", "the"))
-    assert said(vocabulary("bytes").spell([e, the])) == ["\ufffd", "the"]
-    assert said(vocabulary("bytes").spell([the, acute, the])) == ["the", "\ufffd", "the"]
-    assert said(vocabulary("bytes").spell([the, e])) == ["the", "\ufffd"]
+    assert token_texts(vocabulary("bytes").spell([e, the])) == ["\ufffd", "the"]
+    assert token_texts(vocabulary("bytes").spell([the, acute, the])) == ["the", "\ufffd", "the"]
+    assert token_texts(vocabulary("bytes").spell([the, e])) == ["the", "\ufffd"]
 
 
 def test_ids_that_the_tokenizer_has_not_are_spelt_as_numbers() -> None:
     for kind in KINDS:
         the, size = id_of(kind, "the"), tokenizer(kind).get_vocab_size()
-        words = said(vocabulary(kind).spell([the, size, -1, 2**31 - 1, the]))
+        words = token_texts(vocabulary(kind).spell([the, size, -1, 2**31 - 1, the]))
         assert words[1:4] == [f"⟨{size}⟩", "⟨-1⟩", f"⟨{2**31 - 1}⟩"]
         assert words[0].strip() == words[4].strip() == "the"
         assert not vocabulary(kind).has(size)
@@ -121,19 +121,19 @@ def test_ids_that_the_tokenizer_has_not_are_spelt_as_numbers() -> None:
 def test_special_tokens_are_known() -> None:
     end = id_of("metaspace", "<|end|>")
     assert vocabulary("metaspace").special == {end}
-    assert said(vocabulary("metaspace").spell([1, end]))[-1] == "<|end|>"
+    assert token_texts(vocabulary("metaspace").spell([1, end]))[-1] == "<|end|>"
 
 
 def test_a_tokenizer_is_read_once_and_the_last_four_are_kept() -> None:
     read: list[str] = []
-    kept = Vocabularies()
+    vocabularies = Vocabularies()
 
     def get(name: str) -> Vocabulary:
         def source() -> bytes:
             read.append(name)
             return tokenizer("bytes").to_str().encode()
 
-        return kept.get(name, source)
+        return vocabularies.get(name, source)
 
     assert get("a") is get("a")
     for name in ("b", "c", "d", "a", "e", "a"):

@@ -43,15 +43,17 @@ def rows(client: TestClient, run: Recorded, query: str) -> tuple[list[str], list
     """Return the head and the lines of the table."""
     answer = client.get(f"/runs/{run.truth.run}?{query}")
     assert answer.status_code == 200, read(answer.text)[0]
-    table = next(it for it in read(answer.text)[1] if it.rows)
+    table = next(candidate for candidate in read(answer.text)[1] if candidate.rows)
     return table.rows[0], [line for line in table.rows[1:] if len(line) > 2]
 
 
 def test_the_table_shows_and_sorts_the_datasets_columns(client: TestClient, run: Recorded) -> None:
     cols = "cols=metadata.difficulty,metadata.extra_info.level"
     head, lines = rows(client, run, f"{cols}&sort=-metadata.extra_info.level")
-    level = next(place for place, it in enumerate(head) if it.startswith("extra_info.level"))
-    assert {line[level] for line in lines[:50]} == {str(max(round(10 * (1 - it)) for it in CODING_TASKS.values()))}
+    level = next(place for place, title in enumerate(head) if title.startswith("extra_info.level"))
+    assert {line[level] for line in lines[:50]} == {
+        str(max(round(10 * (1 - share)) for share in CODING_TASKS.values()))
+    }
 
 
 def test_who_looks_for_a_column_in_vain_reads_which_there_are(client: TestClient, run: Recorded) -> None:
@@ -72,8 +74,8 @@ def test_a_number_alone_names_the_rollout_of_that_number(client: TestClient, run
 
 def test_one_rule_says_which_order_the_first_click_selects() -> None:
     keys = ("reward", "rollout_reward", "env_reward_sum", "rewards.judge", "task", "turns", "metrics.reward")
-    shown = make_columns(keys, [], is_evaluation=False, has_steps=True).visible[1:]
-    first = {it.key: it.sorts[0] for it in shown}
+    columns = make_columns(keys, [], is_evaluation=False, has_steps=True).visible[1:]
+    first = {column.key: column.sorts[0] for column in columns}
     lowest = {"reward": "lowest-reward"} | {key: key for key in (*keys[1:4], "task")}
     assert first == lowest | {"turns": "-turns", "metrics.reward": "-metrics.reward"}
 
@@ -138,7 +140,7 @@ def test_a_pivot_of_the_largest_figures_is_shown(huge: TestClient, address: Addr
     if isinstance(address, Path):
         return
     # PostgreSQL adds them up as infinities, and those of both signs have no sum: that is not a mean of 0.
-    table = next(it for it in read(huge.get(f"/runs/huge?view=pivot{axes}").text)[1] if it.rows)
+    table = next(candidate for candidate in read(huge.get(f"/runs/huge?view=pivot{axes}").text)[1] if candidate.rows)
     assert {"0", "0.00"}.isdisjoint(cell for line in table.rows[1:] for cell in line[1:])
 
 
@@ -152,8 +154,8 @@ def test_every_page_of_the_largest_figures_is_reached(huge: TestClient, order: s
     while more:
         answer = huge.get(more)
         assert answer.status_code == 200, (more, read(answer.text)[0])
-        found = re.search(r'href="([^"]*[?&;]after=[^"]*)"', answer.text)
-        more = unescape(found[1]) if found else None
+        link = re.search(r'href="([^"]*[?&;]after=[^"]*)"', answer.text)
+        more = unescape(link[1]) if link else None
         pages += 1
     assert pages == 4
 

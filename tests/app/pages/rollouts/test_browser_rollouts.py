@@ -40,8 +40,8 @@ def test_back_and_u_return_to_the_row_where_it_was(quiet_page: Page, engine: Eng
     page = quiet_page
     page.set_viewport_size({"width": width, "height": 800})
     page.goto(url)
-    for shown in (50, 100):
-        expect(page.locator("#rows .row-link")).to_have_count(shown)
+    for line_count in (50, 100):
+        expect(page.locator("#rows .row-link")).to_have_count(line_count)
         page.locator("#more").scroll_into_view_if_needed()
     link = page.locator("#rows .row-link").nth(139)
     link.scroll_into_view_if_needed()
@@ -108,10 +108,10 @@ def test_keys_match_the_tabs_and_the_help_has_only_the_keys_of_the_page(quiet_pa
     expect(page).to_have_url(url)
     page.keyboard.press("?")
     expect(page.locator("#help")).to_be_visible()
-    said = page.locator("#help").inner_text()
-    assert "overview, why, rollouts, groups" in said
+    help_text = page.locator("#help").inner_text()
+    assert "overview, why, rollouts, groups" in help_text
     for elsewhere in ("surprisal", "chart", "completion", "swap", "timeline", "compare"):
-        assert elsewhere not in said
+        assert elsewhere not in help_text
     assert violations(page) == []
 
 

@@ -127,7 +127,7 @@ def test_a_value_says_how_many_rollouts_it_leaves_under_the_rest(client: TestCli
 def hidden(html: str) -> list[str]:
     form = re.search(r'<form id="filters".*?</form>', html, re.DOTALL)
     assert form
-    return [unescape(found) for found in re.findall(r'type="hidden" name="where" value="([^"]*)"', form[0])]
+    return [unescape(value) for value in re.findall(r'type="hidden" name="where" value="([^"]*)"', form[0])]
 
 
 def test_the_column_shows_what_it_can_and_carries_the_rest_along(client: TestClient) -> None:
@@ -211,10 +211,10 @@ def test_what_was_offered_for_another_line_takes_nothing_back(quiet_page: Page, 
     page.goto(f"{url}/runs/{RUN}")
     box.press_sequentially("mode")
     expect(page.locator('#suggestions[data-for="mode"]')).to_be_visible()
-    held: list[Route] = []
+    routes: list[Route] = []
 
     def hold(route: Route) -> None:
-        held.append(route)
+        routes.append(route)
 
     page.route("**/suggestions?*", hold)
     box.press_sequentially(":tr")
@@ -224,7 +224,7 @@ def test_what_was_offered_for_another_line_takes_nothing_back(quiet_page: Page, 
     expect(box).to_have_value("mode:tr")
     page.keyboard.press("Tab")
     expect(box).to_be_focused()
-    held[-1].continue_()
+    routes[-1].continue_()
     expect(box).to_have_value("mode:train ")
     box.press_sequentially("st")  # this answer never comes
     page.keyboard.press("Tab")
@@ -292,8 +292,8 @@ def test_one_of_hundreds_of_tasks_is_found(tmp_path: Path) -> None:
         whole = flat(client.get(f"/runs/{RUN}").text)
         assert whole.count('name="task"') == 50
         assert 'value="webarena/shopping_admin/0217"' not in whole
-        found = flat(client.get(f"/runs/{RUN}?find=ADMIN/021").text)
-        assert re.findall(r'name="task" value="[^"]+/(\d+)"', found) == [f"{n:04}" for n in range(210, 220)]
+        html = flat(client.get(f"/runs/{RUN}?find=ADMIN/021").text)
+        assert re.findall(r'name="task" value="[^"]+/(\d+)"', html) == [f"{n:04}" for n in range(210, 220)]
         assert "No task contains that" in flat(client.get(f"/runs/{RUN}?find=nothing").text)
         assert offered(client, "shopping_a")[0] == "family:webarena/shopping_admin/ "
         pivot = page_of(client, f"/runs/{RUN}?view=pivot&rows=family&columns=stop").pivot

@@ -17,7 +17,7 @@ from tests.support.postgres import DATABASES, fresh_database
 
 RUN = "main-run-1234"
 OURS = {"Origin": "http://127.0.0.1"}
-ODD = "id:" + ",".join(str(it) for it in range(1, 8_001, 2))
+ODD = "id:" + ",".join(str(number) for number in range(1, 8_001, 2))
 
 
 def site(address: Address, **options: bool | str) -> TestClient:
@@ -55,11 +55,11 @@ def test_a_long_list_becomes_a_set_in_all_addresses(client: TestClient, place: s
     address = apply(client, f"{ODD} step:1", place, sort="oldest" if not place else "dead-first")
     assert re.fullmatch(rf"/runs/{RUN}{place}\?where=step:1%20set:[0-9a-f]{{12}}&sort=[a-z-]+", address)
     forget_sets()
-    shown = client.get(address)
-    assert shown.status_code == 200
-    assert "id: 4,000 values and ranges, set:" in shown.text
-    assert len(shown.text) < 200_000
-    assert not re.search(r'(href|value|hx-get)="[^"]{1000}', shown.text)
+    response = client.get(address)
+    assert response.status_code == 200
+    assert "id: 4,000 values and ranges, set:" in response.text
+    assert len(response.text) < 200_000
+    assert not re.search(r'(href|value|hx-get)="[^"]{1000}', response.text)
 
 
 def test_every_page_of_a_set_opens_by_its_address(client: TestClient) -> None:
@@ -75,11 +75,13 @@ def test_a_set_selects_and_excludes_in_python_too(client: TestClient, address: A
     name, db = apply(client, ODD).partition("where=")[2], as_text(address)
     forget_sets()
     whole = set(load_run(RUN, db, columns=["id"])["id"])
-    assert set(load_run(RUN, db, where=name, columns=["id"])["id"]) == {it for it in whole if it % 2}
+    assert set(load_run(RUN, db, where=name, columns=["id"])["id"]) == {row_id for row_id in whole if row_id % 2}
     forget_sets()
-    assert set(load_run(RUN, db, where=f"-{name}", columns=["id"])["id"]) == {it for it in whole if not it % 2}
+    assert set(load_run(RUN, db, where=f"-{name}", columns=["id"])["id"]) == {
+        row_id for row_id in whole if not row_id % 2
+    }
     forget_sets()
-    assert prune(db, where=name, dry_run=True).rollouts == len([it for it in whole if it % 2])
+    assert prune(db, where=name, dry_run=True).rollouts == len([row_id for row_id in whole if row_id % 2])
 
 
 def test_a_saved_view_keeps_a_set_and_lists_none(client: TestClient) -> None:
@@ -99,8 +101,8 @@ def test_an_unknown_set_is_one_line(client: TestClient, address: Address) -> Non
     message = (
         "set:0123456789ab: the database has no set '0123456789ab': its run was deleted, or it is of another database."
     )
-    shown = client.get(f"/runs/{RUN}?where=set:0123456789ab")
-    assert (shown.status_code, message.replace("'", "&#39;") in shown.text) == (422, True)
+    response = client.get(f"/runs/{RUN}?where=set:0123456789ab")
+    assert (response.status_code, message.replace("'", "&#39;") in response.text) == (422, True)
     with pytest.raises(FilterError, match=message):
         load_run(RUN, as_text(address), where="set:0123456789ab")
 
@@ -114,11 +116,13 @@ def test_what_is_wrong_with_a_long_line_is_short(client: TestClient) -> None:
 
 def test_a_long_address_is_refused_and_its_line_kept(client: TestClient) -> None:
     for page in ("", "/groups"):
-        shown = client.get(f"/runs/{RUN}{page}?where={ODD[:12_000]}0")
-        assert shown.status_code == 422
-        assert "this filter has 12,001 characters, and an address at most 8,000: apply it in the filter" in shown.text
-        assert f'value="{ODD[:12_000]}0"' in shown.text
-        assert len(shown.text) < 150_000
+        response = client.get(f"/runs/{RUN}{page}?where={ODD[:12_000]}0")
+        assert response.status_code == 422
+        assert (
+            "this filter has 12,001 characters, and an address at most 8,000: apply it in the filter" in response.text
+        )
+        assert f'value="{ODD[:12_000]}0"' in response.text
+        assert len(response.text) < 150_000
 
 
 def test_who_cannot_write_notes_is_told_so(client: TestClient, address: Address) -> None:

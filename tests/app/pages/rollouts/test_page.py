@@ -50,7 +50,7 @@ def client(engine: Engine, path: Path) -> Iterator[TestClient]:
 
 def heads(html: str) -> list[str]:
     (head,) = re.findall(r"<thead>.*?</thead>", html, re.DOTALL)
-    return [" ".join(re.sub(r"<[^>]+>", "", it).split()) for it in re.findall(r"<th .*?</th>", head, re.DOTALL)]
+    return [" ".join(re.sub(r"<[^>]+>", "", cell).split()) for cell in re.findall(r"<th .*?</th>", head, re.DOTALL)]
 
 
 # --- Columns
@@ -67,7 +67,7 @@ def test_why_it_ended_and_what_could_not_be_read_are_columns(client: TestClient)
     html = client.get(f"/runs/{RUN}?cols=cause,parse_failures&where=-cause:none").text
     assert heads(html) == ["ID", "Cause", "Unparsed"]
     causes = set(re.findall(r'<td class="text"><bdi>([^<]+)</bdi></td>', html))
-    assert causes <= {*(it.name for it in CAUSES), "ended normally"}
+    assert causes <= {*(cause.name for cause in CAUSES), "ended normally"}
     assert len(causes) > 1
 
 
@@ -120,21 +120,21 @@ def test_a_cell_of_the_pivot_leads_to_its_rollouts(client: TestClient, engine: E
 
 def test_a_pivot_is_of_the_same_moment_as_its_counts_and_says_when_it_is_outdated(client: TestClient) -> None:
     headers = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "div#live"}
-    said = {
+    counts = {
         view: client.get(f"/runs/{LIVE}/live?view={view}&newest=1&seen=0", headers=headers).text
         for view in ("pivot", "table")
     }
-    assert ('hx-target="#found"' in said["pivot"], 'hx-target="#outdated"' in said["pivot"]) == (False, True)
-    assert ('hx-target="#found"' in said["table"], 'hx-target="#outdated"' in said["table"]) == (True, False)
-    assert f'hx-get="/runs/{LIVE}?view=pivot">reload</a>' in said["pivot"]
+    assert ('hx-target="#found"' in counts["pivot"], 'hx-target="#outdated"' in counts["pivot"]) == (False, True)
+    assert ('hx-target="#found"' in counts["table"], 'hx-target="#outdated"' in counts["table"]) == (True, False)
+    assert f'hx-get="/runs/{LIVE}?view=pivot">reload</a>' in counts["pivot"]
     assert 'id="outdated"' in client.get(f"/runs/{LIVE}?view=pivot").text
 
 
 def test_a_look_for_news_opens_no_rollout(client: TestClient, engine: Engine) -> None:
-    said: list[str] = []
+    statements: list[str] = []
 
     def hear(_connection: Any, _cursor: Any, statement: str, *_: Any) -> None:
-        said.append(statement)
+        statements.append(statement)
 
     open_rows = re.findall(r'name="open" value="(\d+)"', client.get(f"/runs/{LIVE}").text)
     assert open_rows
@@ -144,8 +144,8 @@ def test_a_look_for_news_opens_no_rollout(client: TestClient, engine: Engine) ->
     finally:
         event.remove(Engine, "before_cursor_execute", hear)
     assert [f'hx-target="#row-{row_id}"' in news.text for row_id in open_rows] == [True] * len(open_rows)
-    assert said
-    assert not any("rollout_payload" in statement for statement in said)
+    assert statements
+    assert not any("rollout_payload" in statement for statement in statements)
 
 
 def test_an_empty_pivot_says_so_once(client: TestClient) -> None:
@@ -180,11 +180,11 @@ def test_the_line_for_pandas_gives_the_same_rollouts(client: TestClient, path: P
 def test_a_long_export_shows_how_far_it_is_and_can_be_cancelled(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    go, seen = threading.Event(), threading.Event()
+    go, was_shown = threading.Event(), threading.Event()
 
     def slow(*_: Any, progress: Any, **__: Any) -> int:
         progress(10, 200)
-        seen.set()
+        was_shown.set()
         go.wait(240)
         progress(20, 200)
         return 20
@@ -193,7 +193,7 @@ def test_a_long_export_shows_how_far_it_is_and_can_be_cancelled(
     monkeypatch.setattr("logs_ui.app.pages.rollouts.export_page._AT_ONCE_SECONDS", 0.05)
     way_back = "where=reward%3C0.2&sort=longest&cols=reward"
     page = client.post(f"/runs/{RUN}/exports?{way_back}&format=jsonl", headers=OURS)
-    assert seen.wait(240)
+    assert was_shown.wait(240)
     watched = client.get(str(page.url))
     assert "10 of 200 rollouts" in watched.text
     assert '<progress max="200" value="10"' in watched.text
@@ -373,8 +373,8 @@ def test_a_bin_of_the_histogram_leads_to_as_many_rollouts_as_it_says(client: Tes
     counted = 0
     for address, number in bins:
         page = flat(client.get(unquote(address.replace("&amp;", "&"))).text)
-        (found,) = re.findall(r'id="found"[^>]*><strong>([\d,]+)</strong>', page)
-        counted += int(found)
-        assert abs(int(found) - int(number)) <= 1  # an end is rounded to what one would write
+        (count_text,) = re.findall(r'id="found"[^>]*><strong>([\d,]+)</strong>', page)
+        counted += int(count_text)
+        assert abs(int(count_text) - int(number)) <= 1  # an end is rounded to what one would write
     (scored,) = re.findall(r'id="found"[^>]*><strong>(\d+)</strong>', flat(client.get(f"/runs/{RUN}?scored=yes").text))
     assert counted == int(scored)

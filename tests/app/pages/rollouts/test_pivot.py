@@ -40,14 +40,14 @@ def engine(db: Address) -> Iterator[Engine]:
 
 
 def rows(engine: Engine, run_id: int = 1) -> list[EvaluationRow]:
-    found: list[EvaluationRow] = []
+    all_rows: list[EvaluationRow] = []
     after = None
     while True:
         page = queries.page(engine, run_id, EVERYTHING, after=after, limit=500)
-        found += page.rows
+        all_rows += page.rows
         after = page.next
         if after is None:
-            return found
+            return all_rows
 
 
 def value(row: EvaluationRow, measure: Measure) -> float | None:
@@ -74,43 +74,43 @@ def value(row: EvaluationRow, measure: Measure) -> float | None:
     ],
 )
 def test_a_cell_says_what_its_rollouts_come_to(engine: Engine, measure: Measure, where: str, keep: Any) -> None:
-    found = pivot(engine, 1, parse_where(where), Dimension.TASK, Dimension.STOP, measure)
-    kept = [row for row in rows(engine) if keep(row)]
-    assert found.overall.count == len(kept)
-    for (task, stop), cell in found.cells.items():
-        of_cell = [row for row in kept if (row.task, row.stop_reason) == (task.value, stop.value)]
-        values = [it for row in of_cell if (it := value(row, measure)) is not None]
+    table = pivot(engine, 1, parse_where(where), Dimension.TASK, Dimension.STOP, measure)
+    selected = [row for row in rows(engine) if keep(row)]
+    assert table.overall.count == len(selected)
+    for (task, stop), cell in table.cells.items():
+        of_cell = [row for row in selected if (row.task, row.stop_reason) == (task.value, stop.value)]
+        values = [figure for row in of_cell if (figure := value(row, measure)) is not None]
         assert cell.count == len(of_cell)
         assert cell.mean == pytest.approx(mean(values) if values else None)
-    assert sum(cell.count for cell in found.cells.values()) == len(kept)
-    assert found.of_rows[found.rows[0]].count >= found.of_rows[found.rows[-1]].count
+    assert sum(cell.count for cell in table.cells.values()) == len(selected)
+    assert table.of_rows[table.rows[0]].count >= table.of_rows[table.rows[-1]].count
 
 
 @pytest.mark.parametrize("measure", [Measure.COUNT, Measure.REWARD])
 def test_step_statistics_give_the_same_as_the_rows(engine: Engine, measure: Measure) -> None:
     quick = pivot(engine, 1, EVERYTHING, Dimension.STEP, Dimension.MODE, measure)
     slow = pivot(engine, 1, parse_where("seconds>=0"), Dimension.STEP, Dimension.MODE, measure)
-    assert [it.value for it in quick.rows] == [it.value for it in slow.rows]
+    assert [heading.value for heading in quick.rows] == [heading.value for heading in slow.rows]
     for place, cell in slow.cells.items():
         assert quick.cells[place].count == cell.count
         assert quick.cells[place].mean == pytest.approx(cell.mean)
 
 
 def test_steps_stand_in_at_most_twenty_ranges_that_hold_all_of_them(engine: Engine) -> None:
-    found = pivot(engine, 1, EVERYTHING, Dimension.STEP, Dimension.EVAL, Measure.COUNT)
-    assert [(it.value, it.until) for it in found.rows][:2] == [(1, 5), (6, 10)]
-    assert (found.rows[-1].value, found.rows[-1].until) == (41, 43)
+    table = pivot(engine, 1, EVERYTHING, Dimension.STEP, Dimension.EVAL, Measure.COUNT)
+    assert [(step_range.value, step_range.until) for step_range in table.rows][:2] == [(1, 5), (6, 10)]
+    assert (table.rows[-1].value, table.rows[-1].until) == (41, 43)
     few = pivot(engine, 1, parse_where("step:3..9"), Dimension.STEP, Dimension.EVAL, Measure.COUNT)
     assert few.rows == [Heading(step) for step in range(3, 10)]
-    for heading in found.rows:
+    for heading in table.rows:
         where = parse_where(f"step:{heading.value}..{heading.until}")
-        assert found.of_rows[heading].count == queries.count(engine, 1, where).value
+        assert table.of_rows[heading].count == queries.count(engine, 1, where).value
 
 
 def test_families_stand_for_their_tasks(engine: Engine) -> None:
     def counts(families: Any) -> dict[Any, int]:
-        found = pivot(engine, 1, EVERYTHING, Dimension.FAMILY, Dimension.STOP, Measure.COUNT, families=families)
-        return {it.value: found.of_rows[it].count for it in found.rows}
+        table = pivot(engine, 1, EVERYTHING, Dimension.FAMILY, Dimension.STOP, Measure.COUNT, families=families)
+        return {heading.value: table.of_rows[heading].count for heading in table.rows}
 
     tasks = [row.task or "" for row in rows(engine)]
     assert counts(lambda names: [name[:2] for name in names]) == Counter(task[:2] for task in tasks)
@@ -118,8 +118,8 @@ def test_families_stand_for_their_tasks(engine: Engine) -> None:
 
 
 def test_rollouts_of_a_process_that_died_are_aborted_here_too(engine: Engine) -> None:
-    found = pivot(engine, 2, EVERYTHING, Dimension.STATUS, Dimension.STOP, Measure.ERRORS)
-    statuses = {str(it.value): found.of_rows[it] for it in found.rows}
+    table = pivot(engine, 2, EVERYTHING, Dimension.STATUS, Dimension.STOP, Measure.ERRORS)
+    statuses = {str(heading.value): table.of_rows[heading] for heading in table.rows}
     assert "running" not in statuses
     assert statuses["aborted"].count == queries.count(engine, 2, parse_where("status:aborted")).value > 0
     assert statuses["aborted"].mean is None  # it came to no end of its own
@@ -128,17 +128,17 @@ def test_rollouts_of_a_process_that_died_are_aborted_here_too(engine: Engine) ->
 
 
 def test_a_rollout_counts_with_each_of_its_tags_and_one_without_any_stands_apart(db: Address, engine: Engine) -> None:
-    one, other, third = rows(engine)[:3]
+    first, second, third = rows(engine)[:3]
     with engine.begin() as connection:
-        tags = [{"run_id": 1, "row_id": one.id, "tag": "a"}, {"run_id": 1, "row_id": one.id, "tag": "b"}]
+        tags = [{"run_id": 1, "row_id": first.id, "tag": "a"}, {"run_id": 1, "row_id": first.id, "tag": "b"}]
         connection.execute(insert(RowTag), tags)
     book = Notebook(db)
-    book.tag(Subject("one", other.uid), "b")
-    book.tag(Subject("one", one.uid), "b")  # by both: still once
+    book.tag(Subject("one", second.uid), "b")
+    book.tag(Subject("one", first.uid), "b")  # by both: still once
     book.tag(Subject("two", third.uid), "elsewhere")
     with disposed(reading_engine(db)) as reading:
-        found = pivot(reading, 1, EVERYTHING, Dimension.TAG, Dimension.MODE, Measure.COUNT)
-    counts = {it.value: found.of_rows[it].count for it in found.rows}
+        table = pivot(reading, 1, EVERYTHING, Dimension.TAG, Dimension.MODE, Measure.COUNT)
+    counts = {heading.value: table.of_rows[heading].count for heading in table.rows}
     assert counts == {None: len(rows(engine)) - 2, "a": 1, "b": 2}
 
 
@@ -149,33 +149,33 @@ def test_what_lies_beyond_the_bounds_is_in_the_sums(address: Address) -> None:
             task = "task " + cast(col(EvaluationRow.id), String)
             connection.execute(update(EvaluationRow).values(task=task))
             total = len(connection.execute(select(col(EvaluationRow.id))).all())
-        found = pivot(engine, 1, EVERYTHING, Dimension.TASK, Dimension.TASK, Measure.COUNT)
-        assert (len(found.rows), len(found.columns)) == (queries.MOST_ROWS, queries.MOST_COLUMNS)
-        assert (found.rows_beyond, found.columns_beyond) == (total - 50, total - 40)
-        assert found.overall == Cell(total, float(total), total)
+        table = pivot(engine, 1, EVERYTHING, Dimension.TASK, Dimension.TASK, Measure.COUNT)
+        assert (len(table.rows), len(table.columns)) == (queries.MOST_ROWS, queries.MOST_COLUMNS)
+        assert (table.rows_beyond, table.columns_beyond) == (total - 50, total - 40)
+        assert table.overall == Cell(total, float(total), total)
 
 
 def test_a_large_run_is_counted_by_its_newest_rollouts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.import_module("logs_ui.recorder.queries.pivot"), "MOST_COUNTED", 100)
     monkeypatch.setattr(importlib.import_module("logs_ui.recorder.queries.pivot"), "LARGE", 100)
-    found = pivot(engine, 1, EVERYTHING, Dimension.TASK, Dimension.STOP, Measure.TOKENS)
+    table = pivot(engine, 1, EVERYTHING, Dimension.TASK, Dimension.STOP, Measure.TOKENS)
     newest = rows(engine)[:100]
-    assert (found.counted, found.overall.count) == (100, 100)
-    assert found.overall.total == sum(row.completion_tokens or 0 for row in newest)
+    assert (table.counted, table.overall.count) == (100, 100)
+    assert table.overall.total == sum(row.completion_tokens or 0 for row in newest)
     assert pivot(engine, 1, EVERYTHING, Dimension.STEP, Dimension.MODE, Measure.REWARD).counted is None
     assert pivot(engine, 1, parse_where("step:1"), Dimension.TASK, Dimension.STOP, Measure.TOKENS).counted is None
 
 
 def test_nothing_matches(engine: Engine) -> None:
-    found: Pivot = pivot(engine, 1, parse_where("reward>99"), Dimension.TASK, Dimension.STEP, Measure.REWARD)
-    assert (found.rows, found.cells, found.overall) == ([], {}, Cell())
+    table: Pivot = pivot(engine, 1, parse_where("reward>99"), Dimension.TASK, Dimension.STEP, Measure.REWARD)
+    assert (table.rows, table.cells, table.overall) == ([], {}, Cell())
 
 
 def test_lag_is_that_of_filters(engine: Engine) -> None:
-    found = pivot(engine, 1, EVERYTHING, Dimension.LAG, Dimension.MODEL, Measure.COUNT)
-    assert found.rows == [Heading(0)]
-    assert found.overall.count == queries.count(engine, 1, parse_where("lag:0")).value
-    assert found.columns == [Heading("Qwen/Qwen3-0.6B")]
+    table = pivot(engine, 1, EVERYTHING, Dimension.LAG, Dimension.MODEL, Measure.COUNT)
+    assert table.rows == [Heading(0)]
+    assert table.overall.count == queries.count(engine, 1, parse_where("lag:0")).value
+    assert table.columns == [Heading("Qwen/Qwen3-0.6B")]
 
 
 def test_any_column_is_an_axis_or_a_value(engine: Engine) -> None:
@@ -183,22 +183,22 @@ def test_any_column_is_an_axis_or_a_value(engine: Engine) -> None:
         about = {"difficulty": "hard" if number % 3 else "easy", "level": number % 12}
         with engine.begin() as connection:
             connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == row.id).values(attributes=about))
-    known = rows(engine)
-    found = pivot(engine, 1, EVERYTHING, "metadata.difficulty", "stop", "rewards.format")
-    for (difficulty, stop), cell in found.cells.items():
-        of_cell = [it for it in known if (it.attributes or {})["difficulty"] == difficulty.value]
-        of_cell = [it for it in of_cell if it.stop_reason == stop.value]
-        values = [value for it in of_cell if (value := (it.rewards or {}).get("format")) is not None]
+    all_rows = rows(engine)
+    table = pivot(engine, 1, EVERYTHING, "metadata.difficulty", "stop", "rewards.format")
+    for (difficulty, stop), cell in table.cells.items():
+        of_cell = [row for row in all_rows if (row.attributes or {})["difficulty"] == difficulty.value]
+        of_cell = [row for row in of_cell if row.stop_reason == stop.value]
+        values = [value for row in of_cell if (value := (row.rewards or {}).get("format")) is not None]
         assert (cell.count, cell.measured) == (len(of_cell), len(values))
         assert cell.mean == pytest.approx(mean(values) if values else None)
     levels = pivot(engine, 1, EVERYTHING, "metadata.level", "metadata.difficulty", "metadata.level")
-    assert [it.value for it in levels.rows] == [str(level) for level in range(12)]
-    assert [levels.of_rows[it].mean for it in levels.rows] == list(range(12))
+    assert [heading.value for heading in levels.rows] == [str(level) for level in range(12)]
+    assert [levels.of_rows[heading].mean for heading in levels.rows] == list(range(12))
     down = pivot(engine, 1, EVERYTHING, "metadata.level", "mode", "metadata.level", "highest")
-    assert [it.value for it in down.rows] == [str(level) for level in reversed(range(12))]
+    assert [heading.value for heading in down.rows] == [str(level) for level in reversed(range(12))]
     timed_out = pivot(engine, 1, EVERYTHING, "task", "mode", "stop:turn_limit").overall.mean
-    assert timed_out == queries.count(engine, 1, parse_where("stop:turn_limit")).value / len(known)
+    assert timed_out == queries.count(engine, 1, parse_where("stop:turn_limit")).value / len(all_rows)
     solved = pivot(engine, 1, EVERYTHING, "task", "mode", "solved", "lowest", (Mark("rewards.solved", 1.0),))
-    means = [solved.of_rows[it].mean for it in solved.rows]
-    assert means == sorted(it for it in means if it is not None)
+    means = [solved.of_rows[heading].mean for heading in solved.rows]
+    assert means == sorted(figure for figure in means if figure is not None)
     assert 0 < (solved.overall.mean or 0) < 1
