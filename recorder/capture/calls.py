@@ -198,6 +198,7 @@ class CallRecords(Struct, array_like=True, eq=False):
 
 def _shared(strand: Strand, strands: dict[int, Strand]) -> Strand:
     """Return the strand of the same number in `strands`; add it, and the strands above it, if it is not there."""
+    # The body runs at most once, since it adds the strand: the loop then returns it.
     while (known_strand := strands.get(strand.number)) is None:
         strands[strand.number] = strand
         if strand.parent is None:
@@ -260,9 +261,11 @@ class Collector:
     def go_on_from(self, records: CallRecords) -> None:
         """Take over the calls that another process recorded for the one row, as if they were made here until now."""
         calls: list[Any] = [*records.generations, *records.environment_calls]
-        # Each process has a clock of its own.
+        # Each process has a clock of its own: the shift makes the last of these calls end at this moment.
         shift = time.perf_counter() - max([call.began + (call.seconds or 0.0) for call in calls], default=0.0)
         strands: dict[int, Strand] = {}
+        # Strands of the other process become children of this tree's root. They keep their row, and the environment
+        # call that they are in: calls keep their order numbers.
         for call in records.calls:
             before = call.strand
             if before is not None and before.number not in strands:
@@ -272,6 +275,7 @@ class Collector:
             if not isinstance(call, Note):
                 force_setattr(call, "began", call.began + shift)
             self.records.keep(call, call.size)
+        # New calls, and new clients, are numbered after those that are taken over.
         self._orders = itertools.count(1 + max([call.order for call in records.calls], default=-1))
         self._client_numbers = itertools.count(
             1 + max([environment_call.client for environment_call in records.environment_calls], default=-1)
@@ -298,10 +302,12 @@ class Collector:
 
     def close(self) -> None:
         """End unfinished replies, give up calls that have not returned, and release the model and the clients."""
+        # Replies end first: ending one adds its record, which a closed collector does not take.
         for reply in list(self.unfinished):
             reply.end()
         with self._lock:
             self._is_closed = True
+        # From here on `add` changes nothing, so the records can be completed without the lock.
         for begun in self._waiting.copy().values():
             call = unanswered(begun, GIVEN_UP)
             self.records.keep(call, call.size)
@@ -334,6 +340,7 @@ class Collector:
     def _number(self, client: object) -> int:
         entry = self._clients.get(id(client))
         if entry is None:
+            # `setdefault` is atomic: if two threads number a client at once, both get the number of the first.
             entry = self._clients.setdefault(id(client), (next(self._client_numbers), client))
         return entry[0]
 
@@ -409,6 +416,7 @@ def _in_forked_child() -> None:
 
 
 def _in_parent() -> None:
+    # Only a child that is forked while calls are recorded can make calls that count: without one, `take` reads nothing.
     if current_strand() is not None:
         _children.there_are()
 

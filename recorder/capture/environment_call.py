@@ -62,6 +62,7 @@ class RecordedCall(Struct, eq=False):
                 guard.swallow("recording what was sent to an environment", error)
             tree = strand.tree
             begun = self._begun = tree.log.begin(strand, self.kind, self.client, message)
+            # Environment calls that this call makes itself, such as a tool's step, are recorded as parts of it.
             self._entered = enter(tree.calling(strand, begun.order))
         return self._came_back
 
@@ -98,6 +99,7 @@ class RecordedCall(Struct, eq=False):
 def _answered(begun: Begun, seconds: float, answer: Answer) -> EnvironmentCall:
     observation, images = observed(answer.observation)
     reward, done, metadata = answer.reward, answer.done, answer.metadata
+    # Most environments return a float and a bool. Anything else may be an array, or something that is no number.
     if type(reward) is not float or type(done) is not bool:
         reward, done = _as(float, reward), _as(bool, done)
         metadata = _with_odd(answer, reward, done)
@@ -131,6 +133,7 @@ def recorded_function(
     function: Any, around: Callable[..., AbstractContextManager[Callable[[Any], Any]]]
 ) -> Callable[..., Any]:
     """Wrap a function, or coroutine function: each call runs in `around(*args, **kwargs)`, such as a `RecordedCall`."""
+    # A partial may hold an object whose `__call__` is a coroutine function, which inspect alone does not find.
     inner = function
     while isinstance(inner, functools.partial):
         inner = inner.func

@@ -35,6 +35,7 @@ class CallsOfChildren:
     def add(self) -> None:
         """Count a call, in a child. If the PIDs of two children share a slot, a call may be missed."""
         with self._lock:
+            # Processes share no lock here, so each child counts in a slot of its own.
             self._counts[os.getpid() % _SLOTS] += 1
 
     def take(self) -> int:

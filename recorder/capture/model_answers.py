@@ -96,6 +96,8 @@ class TokenBatch(Struct, eq=False, dict=True):
     def _sequences(self) -> list[Sequence]:
         contexts, copies = self._contexts(), len(self.answers) // len(self.given)
         lengths, ended = self._lengths()
+        # An answer that is shorter than the limit and has no end token was ended by something else, such as a stop
+        # string: that is a stop, too.
         return [
             Sequence(
                 contexts[index // copies],

@@ -49,6 +49,8 @@ class Images:
     """The images of one observation until they are stored. Only `replacement` is called outside the writer's thread."""
 
     def __init__(self) -> None:
+        # Until `json` is called, the observation names its image number n "_name:n". `_found` are the images that it
+        # refers to by their hashes afterwards, `_json` is the result.
         self._name = ""
         self._pending: list[_Pending] = []
         self._found: dict[str, StoredImage] = {}
@@ -102,6 +104,7 @@ class Images:
         if isinstance(value, str):
             image = _of_text(value)
             return value if image is None else self._keep(image)
+        # A flat list of numbers holds neither an image nor a reference, and may be long.
         if isinstance(value, list) and value and not isinstance(value[0], int | float):
             image = _of_lists(value)
             return [self._referred(item) for item in value] if image is None else self._keep(image)
@@ -193,6 +196,7 @@ def _copied(width: int, height: int, size: int, copy: Callable[[], "_Pending"]) 
         return _dropped(width, height, "there were too many at once")
     pending = copy()
     _waiting.put(pending)
+    # The thread is started with the first image, and again in a forked child, where it is missing.
     with _starting:
         if not _thread or not _thread[0].is_alive():
             _thread[:] = [threading.Thread(target=_encode, name="logs-ui images", daemon=True)]
@@ -309,6 +313,7 @@ def _encode() -> None:
         pending = _waiting.get()
         with guard("encoding an image"):
             pending.stored()
+        # Otherwise this name keeps the last image in memory until the next one comes.
         del pending
 
 

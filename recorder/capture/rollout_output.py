@@ -96,6 +96,8 @@ class Output(Struct, frozen=True, array_like=True, dict=True):
         if rows is None or not all(isinstance(row, tuple) for row in rows):
             return None
         with suppress(TypeError, ValueError), np.errstate(over="ignore"):
+            # All rows become one array, which is cut at their ends. It has two dimensions if tokens have lists of
+            # values, which `_half_precision` reads row by row.
             halves = _array(tuple(chain.from_iterable(rows)), np.float64).astype(np.float16)
             ends = list(accumulate(map(len, rows)))
             if halves.ndim == 1:
@@ -141,6 +143,7 @@ def checked_output(output: Any, count: int) -> Output:
 
 
 def _check_ids(key: str, rows: Any) -> None:
+    # Nearly always each row has ids, and nothing else is to check. The loop finds the row that the error names.
     with suppress(TypeError):  # an entry has no length
         if all(map(len, rows)):
             return
@@ -188,10 +191,12 @@ def _array(values: Any, dtype: type[ScalarT]) -> NDArray[ScalarT]:
     """Make an array. For a tuple of plain numbers `struct` takes a third of numpy's time, which checks each type."""
     if isinstance(values, tuple):
         with suppress(struct.error):
-            packed = struct.Struct(f"{len(values)}{np.dtype(dtype).char}").pack(*values)  # one buffer, no copy
+            packed = struct.Struct(f"{len(values)}{np.dtype(dtype).char}").pack(*values)
+            # Of bytes alone numpy would make an array that is read-only.
             return np.frombuffer(bytearray(packed), dtype)
     if dtype == np.float64 or (isinstance(values, np.ndarray) and values.dtype.kind in "iub"):
         return np.asarray(values, dtype)
+    # Numpy would cast NaN to some whole number and only warn, so the warning is made an error.
     try:
         with np.errstate(invalid="raise"):
             return np.asarray(values, dtype)

@@ -24,6 +24,7 @@ def reason_of(error: BaseException) -> StopReason | None:
     if isinstance(error, TimeoutError | asyncio.CancelledError):  # asyncio's timeouts cancel the call
         return StopReason.TIMEOUT
     kinds = type(error).__mro__
+    # OpenEnv's clients raise a plain RuntimeError for it, which only its message tells from others.
     message = error.args[0] if type(error) is RuntimeError and error.args else None
     if (isinstance(message, str) and _REFUSAL.fullmatch(message)) or any(map(_is_openenvs_refusal, kinds)):
         return StopReason.AT_CAPACITY

@@ -134,6 +134,7 @@ _process = object()
 def _in_forked_child() -> None:
     """Count a forked child's calls only: they cannot reach the parent's log, and would fill the child's copy of it."""
     global _process  # noqa: PLW0603 - it identifies the process, so that trees of the parent are not open here
+    # The parent's strand must be looked up before `_process` changes, by which all trees of the parent are closed here.
     strand = _whereabouts()
     _process = object()
     _open.clear()
@@ -157,6 +158,7 @@ def current_strand() -> Strand | None:
     A thread or task of unknown origin belongs to the rollout call that is open: a trainer makes one at a time.
     """
     here: Strand | Scope | None = _here.get()
+    # Nearly always it is a strand of an open tree, which is found here at once; everything else is looked up.
     if type(here) is not Strand or here.tree.closed or here.tree._process is not _process:  # noqa: SLF001 - `is_open`
         here = _whereabouts()
     return None if here is None or here.is_unseen else here
@@ -173,14 +175,16 @@ def _whereabouts() -> Strand | None:
 
 
 def _within_scopes(scope: Scope) -> Strand | None:
-    """Return the strand of the row that all open scopes of this context name. If they name several rows, the calls are
-    unattributed. Scopes outside of the outermost explicit one do not count, nor do rows that ended before another
+    """Return the strand of the row that all open scopes of this context name. If they name several rows, they
+    assign no call. Scopes outside of the outermost explicit one do not count, nor do rows that ended before another
     began, nor rows of another run: a rollout that was left open there must not cost this one its calls.
     """
     strands: list[Strand] = []
     counted = 0
     run: object = None
     here: Strand | Scope | None = scope
+    # From the innermost scope outwards: the first open one decides the run, and others count if they are of this run
+    # and their rollout has not ended. `counted` is the number of strands up to the outermost explicit scope.
     while isinstance(here, Scope):
         if here.is_open and (not strands or (here.run == run and here.strand.tree.is_open)):
             run = here.run
@@ -194,6 +198,8 @@ def _within_scopes(scope: Scope) -> Strand | None:
     last = strands[0]
     if all(strand.tree is last.tree and strand.row == last.row for strand in strands):
         return last
+    # Rollouts of `start_run()` contradict each other, and nothing else says whose the call is. Scopes inside one
+    # rollout function only lose their say: the call keeps the strand outside of them, and other evidence may place it.
     if outside is None or any(strand.tree is not outside.tree for strand in strands):
         _warn_of_open_rollouts()
         return Strand(last.tree, last.tree.root, next(last.tree.numbers), NO_ROW)
@@ -237,6 +243,7 @@ def leave(entered: Token[Any]) -> None:
 
 def enter_scope(strand: Strand, run: object = None, *, is_explicit: bool = False) -> Scope:
     """Enter a row's scope, to be left in any order. Without a `run` it is of one of several rows of the tree."""
+    # Scopes that were left are cut out of the chain: in a task that lives long it would grow with each row.
     here = _not_left(_here.get())
     if isinstance(here, Scope):
         here.before = _not_left(here.before)

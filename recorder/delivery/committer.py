@@ -70,6 +70,7 @@ def _packed(changes: list[Change | RowDraft]) -> tuple[Batch, int]:
     """Pack all changes into one batch, without those that cannot be packed; also return how many these are."""
     with guard("packing what was recorded"):  # one bad row must not keep the others out
         return packed(changes), 0
+    # The guard swallows what is raised above: then each change is packed alone, and only those that fail are lost.
     pieces = []
     for change in changes:
         with guard("packing one row"):
@@ -84,6 +85,8 @@ def entry_of(left: Entry) -> Entry:
         with guard("encoding what was recorded"):
             changes += [] if job is None else list(changes_of(job))
     batch, lost = _packed(changes)
+    # The training did not know the runs of the frames (see `HelperClient._put_on_disk`): its failures, and those of
+    # this decoding, are counted on one of them.
     failures = [
         replace(failure, run=max(batch.uids), dropped=failure.dropped + lost) for failure in left.failures if batch.uids
     ]
@@ -124,6 +127,7 @@ class Committer(Storage):
         self._uids: dict[str, None] = dict.fromkeys(before.alive)  # of the runs that were written to, in their order
         self._ended: set[str] = set()  # those of them that this process ended
         self._counted = before.counted
+        # The predecessor's runs go on, so that heartbeats are due before the database has been asked about them.
         if before.alive:
             self._intake.running = True
         self._last_heartbeat = time.monotonic()
@@ -171,6 +175,7 @@ class Committer(Storage):
         """Return the next entry, with a heartbeat if one is due, and with the failures that are not on the run yet."""
         for uid in sorted(batch.uids - self._uids.keys()):
             self._uids[uid] = None
+        # A run that is described again, as when a training is resumed under its id, goes on.
         for change in batch.runs:
             if change.columns.get("finished") is not None:
                 self._ended.add(change.uid)

@@ -141,6 +141,7 @@ class JobQueue:
     def next(self) -> tuple[Job, int] | None:
         """Take out the oldest job; return it with its bytes, which are still counted. None if there is none."""
         with self._condition:
+            # Jobs that lost their payload are older than those that have it.
             jobs = self._bare or self._whole
             return jobs.popleft() if jobs else None
 

@@ -213,6 +213,8 @@ class Writer:
     def _write_some(self) -> int:
         """Write as many of the oldest jobs as one transaction takes; return how many they were."""
         parcel = self._outlet.parcel()
+        # A parcel ends at so many changes, or at a part of the queue's bytes: its jobs have left the queue, and cannot
+        # lose their payloads any more if it is full.
         jobs = before = 0
         while parcel.count < _BATCH and before <= self._limits.queue_bytes // _BATCHES:
             following = self._queue.next()
@@ -224,6 +226,7 @@ class Writer:
             with guard("encoding what was recorded"):
                 parcel.add(job)
         after = parcel.close()
+        # From here on the parcel's bytes are kept in memory, and not the jobs.
         self._queue.recount(after - before)
         parcel.write(self._counts(), partial(self._queue.finish, jobs, after))
         self._replace_failed_helper()
@@ -241,6 +244,7 @@ class Writer:
         committer = self._committer(helper.handover)
         self._outlet, self._dropped_before = committer, helper.dropped
         committer.hurry(hurried=helper.is_hurried)
+        # Parcels refer to tokenizers that were sent before them, so these are read first.
         wire = Wire()
         for frame in helper.tokenizers():
             wire.job(frame)
@@ -322,6 +326,7 @@ def flush(timeout: float | None = 30.0) -> bool:
 
 
 def _at_exit() -> None:
+    # The threads that read git's output may still hand over the last jobs of a run.
     deadline = time.monotonic() + max([writer.hurry() for writer in _by_address.values()], default=0.0)
     for late in [thread for thread in threading.enumerate() if thread.name == LATE]:
         late.join(max(0.0, deadline - time.monotonic()))
@@ -337,6 +342,7 @@ def _at_exit_of_child(_: object = None) -> None:
 
 on_fork(after_in_child=lambda: _abandoned.extend([writer.after_fork() for writer in list(_by_address.values())]))
 atexit.register(_at_exit)
+# multiprocessing forgets the call when its first argument is collected, so that is a function that stays.
 register_after_fork(_at_exit, _at_exit_of_child)
 if parent_process() is not None:  # this file was first imported in such a child
     _at_exit_of_child()

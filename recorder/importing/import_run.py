@@ -350,6 +350,7 @@ class Importer:
         if file.last_state == (state := file.state()):
             return
         file.last_state = state
+        # A last line without an end is read once more when it has its end, so what it gave is not counted any more.
         self._uncount(file, file.whole_counts)
         place = Place(*file.source, file.id, 0)
         for number, record in self._records_of(file, reader):
@@ -362,6 +363,7 @@ class Importer:
                 if self._writer.is_full:
                     self._writer.flush()
                     self._progress("importing", begin + (file.lines.offset if file.lines else 0), total)
+        # If the last line has its end, what it gave stays counted, too.
         if file.lines is None or file.lines.number >= place.number:
             file.whole_counts = file.counts.copy()
         if odd := file.lines.odd if file.lines else odd_lines(file.source.file):
@@ -445,12 +447,14 @@ class Importer:
         path, before = file.source.file, self._ids.get(file.before)
         file_id = file.before
         # TRL writes its Parquet anew for the evaluation of a step: that does not replace the training's rollouts.
+        # The shortest name that tells the file from others which begin alike: its own, with folders, or its whole path.
         if file.lines is None or before is None or before.source.file != path:
             for name in (Path(file.source.name).name, file.source.name, str(path.absolute())):
                 file_id = source_files.file_id(name, record)
                 other = self._ids.get(file_id)
                 if other is None or not source_files.are_apart(other.source.file, path):
                     break
+        # Another file stands at the path: the rollouts of the earlier one stay, and count again.
         if file_id != file.before:
             self.result.rollouts += file.rollouts_before
         other = self._ids.get(file_id)

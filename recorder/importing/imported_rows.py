@@ -89,6 +89,7 @@ def row_of(rollout: ImportedRollout, run: str, group: str, generation: int, crea
         **_figures_of(rollout.turns, actions),
         **_rewards(rollout, returned),
         **call_facts(messages, actions, finishes, by_tools=by_tools, keyed=tokens is None),
+        # Without turns and actions nothing says whether the environment failed.
         **({} if rollout.turns or rollout.actions is not None else {"env_errors": None}),
         "task": shortened(rollout.task or prompt_task(tree(prompt))) if rollout.task or prompt else None,
         "metrics": metrics_in(metadata),
@@ -127,6 +128,7 @@ def _entries(completion: Sequence[dict[str, Any]], turns: Sequence[Turn]) -> lis
     """Return the actions that the messages show: each tool call with its result."""
     entries: list[dict[str, Any]] = []
     places = [place for place, message in enumerate(completion) if message["role"] == "assistant"]
+    # What stands between an answer and the next one belongs to it.
     spans = pairwise([*places, len(completion)])
     for number, ((begin, end), turn) in enumerate(zip(spans, chain(turns, repeat(_UNKNOWN_TURN)), strict=False), 1):
         answer = completion[begin]
@@ -135,6 +137,7 @@ def _entries(completion: Sequence[dict[str, Any]], turns: Sequence[Turn]) -> lis
             {"turn": number, "text": text, **_NO_ACTION, "action": call and _call(call), "observation": observed}
             for call, observed in zip(calls, _observations(calls, completion[begin + 1 : end]), strict=True)
         ]
+        # What the turn says of the environment's answer is stored with the last of its calls.
         moves[-1] |= {
             "reward": finite_number(turn.reward), "done": turn.done, "seconds": finite_number(turn.env_seconds),
             "error": turn.error and one_line(turn.error),
@@ -151,6 +154,7 @@ def _observations(calls: Sequence[dict[str, Any] | None], replies: Sequence[dict
     contents: list[list[Any]] = [[] for _ in calls]
     ids = [call and call.get("id") for call in calls]
     for reply in replies:
+        # A reply that belongs to no call goes to the last one.
         call_id, place = reply.get("tool_call_id"), -1
         if call_id is not None and call_id in ids:
             place = ids.index(call_id)
@@ -191,6 +195,7 @@ def _end_of(rollout: ImportedRollout, actions: Sequence[Mapping[str, Any]]) -> d
         reason = StopReason.DONE
     elif last.finish == "length":
         reason = StopReason.LENGTH
+    # The model stopped by itself, and nothing came back after its last answer.
     elif last.finish == "stop" and actions and actions[-1]["observation"] is None:
         reason = StopReason.STOP
     return {"status": status, "stop_reason": rollout.stop_reason or reason, "error": error}

@@ -59,6 +59,7 @@ class RunRegistry:
         run_id = None if self._name else item.run
         key = reader.name, run_id
         if key not in self._uids:
+            # The uid is a hash of what identifies the run: an import that is repeated writes into the same run.
             identity = ("named", self._name) if self._name else (reader.name, run_id or f"file {place.id}")
             uid = f"import-{blake2b(repr(identity).encode(errors='replace'), digest_size=6).hexdigest()}"
             if uid in self._runs:

@@ -172,6 +172,7 @@ def find_files(paths: Iterable[str | Path], *, may_lack: bool = False) -> list[S
     for root in roots:
         for file in [path for path in root.rglob("*") if _may_be_read(path, root)] if root.is_dir() else [root]:
             name = _logical(file.absolute().relative_to(base).as_posix())
+            # A file that is found twice, as by a link, is read once.
             sources.setdefault(file.resolve(), SourceFile(file, name))
     return sorted(sources.values(), key=_place)
 
@@ -297,6 +298,8 @@ def _has_lines(file: Path) -> bool:
         lines = [stream.readline(_LONGEST).strip(), stream.readline(_LONGEST).strip()]
     if len(lines[0]) == _LONGEST:  # it is refused, without being read
         return file.suffix != ".json"
+    # A first line that is whole JSON is a record if another line follows, or if it is an object and the file is not
+    # named `.json`. If it is no JSON, a file of another name has lines, the first one damaged, unless all is one value.
     with suppress(ValueError, RecursionError, RecordError):
         first, is_more = json_value(lines[0]), bool(lines[1])
         return is_more or (isinstance(first, dict) and file.suffix != ".json")
@@ -350,5 +353,6 @@ def _place(source: SourceFile) -> tuple[list[tuple[int, str]], int]:
     """Return where a file stands among others: step_2 before step_10, and older ones of a rotated file first."""
     rotated = _ROTATED.search(source.file.name)
     parts = re.split(r"(\d+)", _logical(str(source.file)))
+    # Pairs, so that numbers are compared as numbers, and never with texts.
     natural = [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
     return natural, -int(rotated[1]) if rotated else 0

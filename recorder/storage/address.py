@@ -72,6 +72,7 @@ def needs_no_look(address: Address) -> bool:
             return False
     except OSError as error:
         return isinstance(error, FileNotFoundError)
+    # One query reads the version, and how many columns all tables but SQLite's own have.
     query = "SELECT count(*) FROM sqlite_master AS it, pragma_table_info(it.name) WHERE it.type = 'table'"
     query = f"SELECT version, ({query} AND it.name NOT LIKE 'sqlite%') FROM logs_ui_schema"  # noqa: S608 - no input
     uri = f"{address.absolute().as_uri()}?immutable=1"  # leaves nothing beside the file

@@ -87,6 +87,7 @@ class RowChange:
 
     def then(self, later: "RowChange") -> "RowChange":
         """Merge a later change of the same row into this one."""
+        # A start belongs to its payload, so both are taken from the same change.
         return RowChange(  # not by `replace`, which takes three times as long
             later.run,
             later.uid,

@@ -63,6 +63,8 @@ def _bounded(number: str, digits: int) -> str:
 
 class _JsonEach(Function):
     sqlite = "json_each({0})"
+    # Doubled braces are single ones after `format`: `value #>> '{}'` is the whole value as text. Of a column that is no
+    # object the CASE makes NULL, which has no entries.
     postgresql = (
         'LATERAL (SELECT key COLLATE "C" AS key, '
         "CASE json_typeof(value) WHEN 'string' THEN 'text' WHEN 'number' THEN 'real' "
@@ -121,6 +123,8 @@ class is_within(Function):  # noqa: N801
     The run's values are sorted together with the lower ends. Those up to the highest upper end before them are within.
     """
 
+    # `reach` is the highest upper end of all ranges that begin at the value, or before it: `is_row` puts the lower ends
+    # before equal values. Formatted twice: the braces with a number stay for `Function`.
     _swept = (
         "({{0}} IN (SELECT at FROM (SELECT at, is_row, max(high) OVER (ORDER BY at, is_row) AS reach FROM ("
         "SELECT {} AS at, {} AS high, 0 AS is_row FROM {} UNION ALL "

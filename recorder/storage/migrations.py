@@ -48,5 +48,6 @@ def add_column(connection: Connection, column: Column[object]) -> None:
     """
     table = connection.dialect.identifier_preparer.format_table(column.table)
     definition = CreateColumn(column).compile(dialect=connection.dialect)
+    # CreateColumn leaves out references, which SQLAlchemy writes as constraints of a whole table.
     keys = "".join(f" REFERENCES {key.column.table.name} ({key.column.name})" for key in column.foreign_keys)
     connection.exec_driver_sql(f"ALTER TABLE {table} ADD COLUMN {definition}{keys}")

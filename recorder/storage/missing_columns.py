@@ -11,6 +11,7 @@ from logs_ui.recorder.storage import schema
 
 def without_missing(engine: sa.Engine, lacks: schema.Lacks) -> sa.Engine:
     """Let a reading engine do without what its database lacks, and return it."""
+    # An index that is missing changes no statement. The dialect is this engine's, so its compiler may be replaced.
     if any(not isinstance(item, sa.Index) for item in lacks.values()):
         base: Any = engine.dialect.statement_compiler
         engine.dialect.statement_compiler = type(base.__name__, (_Compiler, base), {"lacks": lacks})
@@ -35,6 +36,7 @@ class _Compiler:
 
     def visit_table(self, table: Any, *args: Any, **kw: Any) -> str:
         written: str = super().visit_table(table, *args, **kw)  # type: ignore[misc]
+        # Only what a statement selects from is replaced. If an alias encloses it, that one gives it a name.
         if not kw.get("asfrom") or table.schema or f"table {table.name}" not in self.lacks:
             return written
         return "(SELECT NULL WHERE 1 = 0)" + ("" if kw.get("enclosing_alias") is not None else f" AS {written}")
@@ -55,6 +57,7 @@ class _Compiler:
             value = sa.case((key.is_not(None), sa.literal_column(f"'{default.arg}'")))
         # SQLite would cast to JSON as to a number.
         is_text = self.dialect.name == "sqlite" and isinstance(column.type, sa.JSON)
+        # A selected column keeps its name in the result; in an expression, or under a label, only the value is written.
         null: str = self.process(sa.cast(value, sa.String() if is_text else column.type))
         is_selected = kw.get("within_columns_clause") and not kw.get("within_label_clause")
         return f"{null} AS {self.process(sa.column(column.name))}" if is_selected else null

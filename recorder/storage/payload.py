@@ -120,6 +120,7 @@ def pack_together(payloads: Sequence[Unpacked]) -> tuple[list[Packed], dict[int,
             # 63 bits of a hash: among a million starts, two have the same with a probability of 5e-8.
             ids[start] = int.from_bytes(blake2b(start, digest_size=8).digest(), "little") >> 1
         start_ids[place] = ids[start]
+    # One call compresses what is left of the payloads, and the starts behind them.
     small = pack([*rests, *ids])
     packed = list(map(Packed, small, start_ids))
     return packed, dict(zip(ids.values(), small[len(payloads) :], strict=True))
@@ -189,6 +190,7 @@ def _again(payloads: Sequence[Unpacked]) -> list[int]:
     """Return indexes of payloads whose start occurred before, remembered by hash: to copy starts takes too long."""
     keys = [hash(payload[:end]) if (end := payload.start) >= _SHORTEST else None for payload in payloads]
     times = Counter(keys)
+    # `_was_met` is asked of each start, since it also remembers it.
     again = {key for key in times if key is not None and (_was_met(key) or times[key] > 1)}
     return [place for place, key in enumerate(keys) if key in again]
 
@@ -197,6 +199,7 @@ def _was_met(key: int) -> bool:
     """Return True if this thread met the start before, among its last `_REMEMBERED`."""
     met: dict[int, None] = _of_thread.__dict__.setdefault("met", {})
     was_met = key in met
+    # Put at the end, so that the first of the dict is the one that was met longest ago.
     met.pop(key, None)
     met[key] = None
     if len(met) > _REMEMBERED:

@@ -72,6 +72,8 @@ def check(address: Address, connection: Connection, *, purpose: Purpose) -> Lack
     lacks, place = missing(connection), masked_address(address)
     if f"table {SchemaVersion.__tablename__}" in lacks:
         return None
+    # What may be NULL or has a default can be added, or done without. The rest must be there, at first in the table of
+    # the version, which is read next.
     required = [name for name, item in lacks.items() if not addition(name, item).is_additive]
     if of_stamp := [name for name in required if SchemaVersion.__tablename__ in name]:
         raise _from_before(place, of_stamp[0])
@@ -82,6 +84,7 @@ def check(address: Address, connection: Connection, *, purpose: Purpose) -> Lack
                 f"{place} was written by a newer logs-ui (schema {stamp.version}, this one knows {newest_schema()}). "
                 f"{_upgrade(connection)}"
             )
+    # Readers cannot do without a migration that is pending; recorders apply it if it is additive.
     elif stamp.version < newest_schema():
         are_additive = all(step.is_additive for step in pending(connection))
         if purpose == Purpose.READ or (purpose == Purpose.RECORD and not are_additive):
@@ -90,6 +93,7 @@ def check(address: Address, connection: Connection, *, purpose: Purpose) -> Lack
                 f"{place} has schema {stamp.version}, and this logs-ui works with {newest_schema()}. "
                 f"Bring it up to date{first}: logs-ui db migrate{db_option(address)}"
             )
+    # A database with today's number lacks nothing that is required, unless it is older than the numbers.
     elif required:
         raise _from_before(place, required[0])
     return lacks
@@ -144,6 +148,7 @@ def _columns(connection: Connection) -> set[tuple[str, str]]:
         return {(table, column) for table, column in connection.exec_driver_sql(_ON_POSTGRESQL)}
     names = connection.exec_driver_sql("SELECT name FROM main.sqlite_master").scalars().all()
     # Joined with pragma_table_info, SQLite aborts it when the tables of an attached file have just changed.
+    # An index has no columns here, and is known by its name alone.
     parts = {name: connection.exec_driver_sql(f'PRAGMA main.table_info("{name}")').all() for name in names}
     return {(name, "") for name in names} | {(name, part[1]) for name in names for part in parts[name]}
 

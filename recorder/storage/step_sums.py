@@ -110,6 +110,7 @@ def _quantiles(rows: sa.CTE) -> sa.Select[Any]:
     last = (sa.func.count().over() - 1).label("last")
     ranked = sa.select(rows.c.reward, place, last).where(rows.c.reward.is_not(None)).subquery()
     quantiles = []
+    # A reward counts with 1 minus the distance of its rank from the quantile's: that leaves the two nearest ranks.
     for share, name in ((0.1, "reward_p10"), (0.9, "reward_p90")):
         distance = sa.func.abs(ranked.c.place - share * ranked.c.last)
         quantiles.append(total(sa.case((distance < 1.0, product(ranked.c.reward, 1.0 - distance)))).label(name))

@@ -63,9 +63,13 @@ def _record(
         if ids is not None:
             row.tokens(*ids, logprobs=logprobs, mask=mask)
             sampled = np.asarray(ids[1], np.int32)
+            # The ends of each block of ones: differences of the mask between two zeros are not 0 where a block begins
+            # or has ended, so the places come in pairs, (start, end) of each turn.
             edges = np.flatnonzero(np.diff(np.r_[0, np.ones(len(sampled)) if mask is None else mask, 0]))
             turns = [sampled[start:end] for start, end in edges.reshape(-1, 2)]
+        # The text is that of the whole completion, which is not known by turn.
         strand, log, text = row._strand, row._strand.tree.log, None if turns[1:] else text  # noqa: SLF001
+        # Turns that `calls` does not contain come last, without times.
         unseen = len(turns) - sum(sent is None for _, _, sent, _ in calls)
         for began, seconds, sent, answer in [*calls, *[(0.0, 0.0, None, None)] * unseen]:
             if sent is not None:

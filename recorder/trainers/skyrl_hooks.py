@@ -34,6 +34,7 @@ def recorded(logger: Any, config: Any) -> Any:
 def _samples(config: Any, mode: str, arguments: dict[str, Any]) -> Iterator[dict[str, Any]]:
     begin, output, prompts = "eval_" if mode == "eval" else "", arguments["generator_output"], arguments["prompts"]
     copies, sampling = (getattr(config.generator, begin + name) for name in ("n_samples_per_prompt", "sampling_params"))
+    # Each column has a value for each sample, except for the metrics of the whole batch, which are left out.
     columns = {**output, "rollout_metrics": None, "num_turns": arguments.get("num_turns_list")}
     # Prompts are those of the last batch if several were sampled, and of trajectories where the samples are steps.
     is_exact = len(prompts) == len(output["response_ids"]) and not config.trainer.algorithm.dynamic_sampling.type

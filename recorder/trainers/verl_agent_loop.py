@@ -25,6 +25,7 @@ class RecordedToolAgentLoop(ToolAgentLoop):  # type: ignore[misc]
         return output
 
     async def _handle_generating_state(self, data: Any, *args: Any, **kwargs: Any) -> Any:
+        # The items of a tuple are evaluated in order: the clock is read before the call.
         began, state = time.perf_counter(), await super()._handle_generating_state(data, *args, **kwargs)
         with guard("passing on a turn of verl"):
             self._seen["calls"].append([began - self._began, time.perf_counter() - began, None, None])

@@ -38,6 +38,7 @@ def _logged(original: Callable[..., Any], trainer: Any, batch: Any, *args: Any, 
 def _sample(trainer: Any, fields: dict[str, Any]) -> dict[str, Any]:
     rollout, ids = trainer.config.actor_rollout_ref.rollout, (fields.pop("prompts"), fields.pop("responses"))
     made, prompt, mask = fields.pop("min_global_steps", None), fields.pop("raw_prompt", None), fields.pop("loss_mask")
+    # The advantage of the sample is the mean over the tokens that are trained on.
     trained = [advantage for advantage, is_ours in zip(fields.pop("advantages", ()), mask, strict=False) if is_ours]
     dataset = {name: fields.pop(name) for name in _DATASET if fields.get(name) is not None}
     is_ours = isinstance(extras := fields.get("extras"), dict) and "logs_ui" in extras  # from `verl_agent_loop`
@@ -67,6 +68,7 @@ def _sent(batch: Any) -> Iterator[dict[str, Any]]:
     width, others = batch.batch["prompts"].shape[1], batch.non_tensor_batch
     names = {"loss_mask": "response_mask", "rm_scores": "token_level_scores"}
     tensors = {name: batch.batch.get(names.get(name, name)) for name in _TENSORS[1:]}
+    # The attention mask has the padded prompts, `width` columns, and then the padded responses.
     for i, is_kept in enumerate(batch.batch["attention_mask"].bool()):
         fields = {name: tensor[i][is_kept[width:]].tolist() for name, tensor in tensors.items() if tensor is not None}
         prompt = batch.batch["prompts"][i][is_kept[:width]].tolist()
@@ -81,6 +83,7 @@ def _queued(batch: Any) -> Iterator[dict[str, Any]]:
     columns = {name: column.unbind() if name in _TENSORS else column.tolist() for name, column in fields.items()}
     for i, (key, tag) in enumerate(zip(batch.keys, batch.tags, strict=True)):
         sample = {name: column[i].tolist() if name in _TENSORS else column[i] for name, column in columns.items()}
+        # Keys are "uid_session_output".
         more, (uid, session, output) = sample.pop("extra_fields", None) or {}, key.rsplit("_", 2)
         sample |= {**more, **(more.get("reward_extra_info") or {}), "min_global_steps": tag.get("min_global_steps")}
         if not tag.get("is_padding"):  # a session may have several outputs

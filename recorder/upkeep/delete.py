@@ -86,6 +86,8 @@ def delete_run(
         _refuse_waiting(engine, address, doomed.uid)
         if dry_run:
             return deleted
+        # The run's row goes last: as long as it is there, the run is found, and an interrupted deletion can be
+        # continued.
         with writing(address) as steady:
             _figures(steady, doomed.id or 0)
             _rollouts(steady, doomed.id or 0, deleted.rollouts, progress)
@@ -126,6 +128,7 @@ def _figures(steady: Steady, run_id: int) -> None:
     step, of_run = col(tables.Scalar.step), col(tables.Scalar.run_id) == run_id
     while True:
         with steady.piece() as connection:
+            # The next figures tell up to which step they reach: all figures of these steps are deleted.
             steps = select(step).where(of_run).order_by(step).limit(steady.rows)
             last = connection.scalar(select(func.max(steps.subquery().c.step)))
             if last is None:
@@ -151,6 +154,7 @@ def _rollouts(steady: Steady, run_id: int, total: int, progress: Progress) -> No
 def _itself(connection: Connection, run: tables.Run) -> None:
     """Delete the run's row, with texts and a tokenizer that no other run has."""
     run_writes.take_runs(connection, [run.id or 0])  # in the order of all writers: runs, then what they share
+    # Under the lock no writer can store a text or a tokenizer that is unused now, and refer to it after it was deleted.
     on_postgres(connection, "LOCK TABLE text, tokenizer IN SHARE ROW EXCLUSIVE MODE")
     connection.execute(delete(tables.Run).where(col(tables.Run.id) == run.id))
     of_runs = select(col(tables.RunSource.hash)).where(col(tables.RunSource.hash).is_not(None))

@@ -196,6 +196,7 @@ class _Copy:
             ]
             if changes:
                 row_writes.write_starts(connection, _starts(news))
+                # The run keeps its own heartbeat: to copy rollouts is no sign of life of its processes.
                 heard = connection.scalar(select(col(Run.heartbeat)).where(col(Run.id) == self._new_id)) or 0
                 row_writes.write_rows(connection, changes, {self._run.uid: self._new_id}, heard)
         return len(news)
@@ -220,6 +221,7 @@ class _Copy:
                 run_writes.write_scalars(connection, changes, runs)
         with self._steady.piece() as connection:
             run_writes.take_runs(connection, [self._new_id])
+            # For a run that ends in the batch all stale details are recomputed, however young they are.
             ended = Batch(runs=[RunChange(uid, {"finished": self._run.heartbeat})])
             step_writes.write_details(connection, ended, runs, self._run.heartbeat)
 
@@ -299,6 +301,7 @@ def _is_news(source_row: Values, target_row: Values | None) -> bool:
 
 
 def _how_far(row: Values) -> tuple[bool, ...]:
+    # The order in which a rollout is completed: it ends, is scored, and gets an advantage.
     return row["status"] != Status.RUNNING, row["scored"] is not None, row["advantage"] is not None
 
 
@@ -309,6 +312,7 @@ def _change(
     identity = {name: written.pop(name) for name in _OF_ROW}
     if target_row is not None and source_row["content"] is None:
         written["pruned"] = target_row["pruned"]  # the existing text stays
+    # A start that the source has lost is not referred to.
     starts = {
         f"{name}_start": None if source_row[f"before_{name}"] is None else source_row[f"{name}_start"]
         for name in ("content", "tokens")

@@ -122,6 +122,7 @@ def prune(
     address = database_address(db)
     with small_transactions.reading(address) as engine:
         runs = [_Chosen(engine, chosen_run, chosen, rule, keep) for chosen_run in _find_runs(engine, names, chosen)]
+        # A term that searches texts finds only what the index has.
         if any(term.field in SEARCHED for term in chosen.terms):
             for chosen_run in runs:
                 catch_up(address, engine, chosen_run.run_id, partial(progress, "indexing texts"))
@@ -193,6 +194,7 @@ class _Chosen:
         counted = select(rows.c.spared, func.count(), func.sum(rows.c.size)).group_by(rows.c.spared)
         with self._db.connect() as connection, planning(connection):
             by_kind = {kind: (count, size) for kind, count, size in connection.execute(counted)}
+        # By `spared`: 0 are the rollouts that are pruned, 1 those that stay.
         return *by_kind.get(0, (0, 0)), by_kind.get(1, (0, 0))[0]
 
     def following(self, count: int) -> list[int]:

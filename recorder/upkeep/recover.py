@@ -30,6 +30,8 @@ _NOTES = sidecars.NOTES
 _MADE_ANEW = {"step_statistics", "step_details", "writer_position", "logs_ui_schema"}
 _PROBES, _MOST = 10_000, 10_000_000  # ids that are tried behind the last that is known, and in all
 _SHOWN = 1_000  # rows between two reports of progress
+# The ways to read a table, each with the key of a row: from its first row on, and from its last one back. `row_tag` has
+# no row ids, but an index that has all of its columns.
 _ROWS = [("rowid", f"NOT INDEXED ORDER BY rowid {order}") for order in ("ASC", "DESC")]
 _TAGS = [("printf('%d %d %s', run_id, row_id, tag)", path) for path in ("NOT INDEXED", "INDEXED BY tag_by_row")]
 _KINDS: dict[type, Any] = {bool: int, float: int | float}  # where SQLite returns another one
@@ -70,6 +72,7 @@ def recover(old: str | os.PathLike[str], new: str | os.PathLike[str], progress: 
         errors_in_plain_words(target),
         TemporaryDirectory(dir=target.absolute().parent, prefix=f"{target.name}-") as folder,
     ):
+        # A copy of the damaged file, the rows that can be read of it, and what a merge takes of these.
         damaged, read, merged = (Path(folder, f"{name}.db") for name in ("damaged", "read", "made"))
         with errors_in_plain_words(source):
             shutil.copyfile(source, damaged)
@@ -102,6 +105,7 @@ def _read_tables(source: Path, damaged: Path, read: Path, progress: Progress) ->
         wanted = [table for table in Table.metadata.sorted_tables if table.name not in _MADE_ANEW]
         recovered = [_copy_table(db, into, table, progress) for table in wanted]
         _stand_in(db, into)
+        # A run may do without its tokenizer, and a source without its text: only the reference goes.
         for table, column, parent in (("run", "tokenizer", "tokenizer"), ("run_source", "hash", "text")):
             lost = f"{column} NOT IN (SELECT hash FROM {parent})"  # noqa: S608
             into.execute(f"UPDATE {table} SET {column} = NULL WHERE {lost}")  # noqa: S608
@@ -145,6 +149,7 @@ def _copy_table(db: sqlite3.Connection, into: sqlite3.Connection, table: sa.Tabl
     columns = [column for column in table.columns if column.name in there]
     names = ", ".join(f'"{column.name}"' for column in columns)
     insertion = f"INSERT OR IGNORE INTO {name} ({names}) VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
+    # Indexes may still have the ids of rows whose own pages are damaged. Payloads have the ids of their rollouts.
     listed_ids, owner = set[int](), "evaluation_row" if is_payload else name
     for _, index, *_ in db.execute(f"PRAGMA index_list({owner})").fetchall():
         with suppress(sqlite3.Error):  # it is damaged, or has only some of the rows, or these have no ids
@@ -165,9 +170,13 @@ def _copy_table(db: sqlite3.Connection, into: sqlite3.Connection, table: sa.Tabl
                 copy(row[0], row[1:])
             recovered.is_sure = True
             break
+    # If no way was whole, rows in between are tried one by one: those that an index names, and if no index was whole,
+    # all ids up to some behind the last known one.
     last = max((row_id for row_id in listed_ids | seen if isinstance(row_id, int)), default=0)  # tags have none
     tried = listed_ids if recovered.is_sure else listed_ids.union(range(min(last, _MOST) + _PROBES))
     for row_id in sorted(tried - seen):
+        # A row that an index names is missing if it cannot be read, or is not there: but not every rollout has a
+        # payload.
         row, is_missing = None, row_id in listed_ids
         with suppress(sqlite3.Error, MemoryError):
             row = db.execute(f"SELECT {names} FROM {name} NOT INDEXED WHERE rowid = ?", [row_id]).fetchone()  # noqa: S608
@@ -183,6 +192,7 @@ def _is_whole(into: sqlite3.Connection, columns: list[sa.Column[Any]], row: tupl
     table, values = columns[0].table.name, dict(zip((column.name for column in columns), row, strict=True))
     with suppress(Exception):  # zstd, JSON and numpy each raise errors of their own
         if table == "rollout_payload":
+            # `row[1:3]` are the ids of both starts.
             starts = dict(into.execute("SELECT id, data FROM payload_start WHERE id IN (?, ?)", row[1:3]).fetchall())
             content = unpack_content(values["content"], starts.get(values["content_start"]))
             unpack_tokens(values["tokens"], starts.get(values["tokens_start"]))

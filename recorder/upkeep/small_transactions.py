@@ -75,6 +75,7 @@ def alone(address: Address) -> Iterator[Callable[[], None]]:
                 "Try again."
             )
 
+    # A transaction that takes long must not cost the lease, so a thread renews it.
     def renew() -> None:
         while not ended.wait(_RENEWED):
             lease.renew()
@@ -117,6 +118,7 @@ def writing(address: Address) -> Iterator["Steady"]:
             yield Steady(address, engine, still_alone, place)
         finally:
             checkpoint(address, engine, 0)
+            # A log must not stay beside another file, which SQLite would read it into.
             if file is not None and not file.is_at_its_place():
                 file.release_log(engine, file.fate()[0])
 
@@ -170,6 +172,8 @@ class Steady:
                 self._looked, self._is_alone = began, not under_way(connection)
             yield connection
         took = time.monotonic() - began
+        # While somebody records, the pause is longer than the transaction was, and the next one has as many rows as fit
+        # its time.
         self._pause = 0.0 if self._is_alone else _PAUSE * took
         longer = _ALONE if self._is_alone else 1
         if took < _SHORT * longer:

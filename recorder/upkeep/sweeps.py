@@ -21,6 +21,7 @@ _Packed = Sequence[bytes | None]  # a content and its start
 
 def sweep_images(db: Engine, steady: Steady, progress: Progress = unseen) -> tuple[int, int]:
     """Delete unused images; return how many, and their bytes. Rollouts that are recorded meanwhile keep theirs."""
+    # One transaction reads both: `_named_since` then finds all rollouts that were written after this moment.
     with db.connect() as connection:
         unused = set(connection.scalars(select(col(Image.hash))))
         changed = _changes(connection)

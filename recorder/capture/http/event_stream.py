@@ -20,6 +20,7 @@ def joined(data: bytes, parse: Callable[[str], Any]) -> Json | None:
 def _events(data: bytes) -> Iterator[str]:
     """Return the data of each event."""
     lines: list[str] = []
+    # An empty line ends an event. One is added for the last event of a stream that was cut off.
     for line in [*data.decode(errors="replace").replace("\r\n", "\n").replace("\r", "\n").split("\n"), ""]:
         if line.startswith("data:"):
             lines.append(line.removeprefix("data:").removeprefix(" "))
@@ -40,6 +41,7 @@ def _response(events: list[Json]) -> Json | None:
     done = [i for i, event in enumerate(events) if event.get("type") == "response.output_item.done"]
     items = [events[i].get("item") for i in done]
     rest = [event for event in events[max(done, default=0) :] if event.get("type") == "response.output_text.delta"]
+    # `rest` are the pieces of text that came after the last complete item.
     text = "".join(_texts(event.get("delta") for event in rest))
     if text or not items:
         items.append({"type": "message", "content": [{"type": "output_text", "text": text}]})
@@ -48,6 +50,7 @@ def _response(events: list[Json]) -> Json | None:
 
 def _completion(events: list[Json]) -> Json:
     """Join the events of completions, chat completions and vLLM's tokens."""
+    # The first events tell the ids, the last one tells the usage.
     return {
         **{name: _first(events, name) for name in ("id", "request_id", "prompt_token_ids", "error", "object")},
         "usage": _first(reversed(events), "usage"),
@@ -56,6 +59,7 @@ def _completion(events: list[Json]) -> Json:
 
 
 def _choice(pieces: list[Json]) -> Json:
+    # Log-probabilities are in "content" for chat completions, in the two other lists for completions.
     logprobs, deltas = [*_inner(pieces, "logprobs")], [*_inner(pieces, "delta")]
     choice: dict[str, Any] = {
         "finish_reason": _first(reversed(pieces), "finish_reason"),

@@ -51,6 +51,8 @@ class Exchange:
     def __init__(self, strand: Strand, question: Request, seam: str) -> None:
         self.log: Collector = strand.tree.log
         self._question, self._seam = question, seam
+        # If the request goes on from an earlier answer by name, the server prepends what it keeps of it, and so does
+        # the record: its prompt is what the model was given.
         before = self.log.answers.get(question.previous or question.conversation or "")
         if before is not None:
             question.prepend(*before)
@@ -84,6 +86,7 @@ class Exchange:
             self._parts.clear()
             return
         self._parts.append(part)
+        # The end mark may be cut into two parts, so it is searched in the last bytes of all parts.
         self._tail = (self._tail + part[-64:])[-64:]
         if _DONE.search(self._tail):  # readers stop here, and may keep the connection
             self.end()
@@ -144,6 +147,7 @@ class Exchange:
             self.heard(part)
 
     def _record(self, make: Callable[[], Call | None]) -> None:
+        # `remove` is atomic: if two threads end the reply at once, only one of them records it.
         try:
             self.log.unfinished.remove(self)
         except KeyError:
@@ -166,6 +170,7 @@ class Exchange:
         if not sequences and not error:
             return None
         name = reply and request_id(reply)
+        # A later request may name this answer, or only its conversation.
         if sequences and self._question.instructions is not None:
             for key in filter(None, (name, self._question.conversation)):
                 self.log.answers[str(key)] = sequences[0], self._question.instructions

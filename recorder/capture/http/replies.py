@@ -77,6 +77,7 @@ class Request:
         """Return the prompt of the reply's sequence `index`; None if there is no such prompt."""
         if len(self.prompts) == 1:
             return self.prompts[0]
+        # Servers number the answers prompt by prompt: all copies of the first prompt come first.
         number = index // self.copies
         return self.prompts[number] if 0 <= number < len(self.prompts) else None
 
@@ -161,6 +162,7 @@ def _conversation(sent: Json) -> list[Prompt]:
 def _texts_or_ids(sent: Json) -> list[Prompt]:
     """Read one prompt or several, each a text or ids."""
     prompt = sent.get("prompt")
+    # A list of numbers is one prompt, as ids; any other list has several prompts.
     several = _list(prompt) if not isinstance(_nth(_list(prompt), 0), int) else []
     entries = [entry for entry in several or [prompt] if entry and isinstance(entry, str | list)]
     return [Prompt(None, snapshot(entry)) if isinstance(entry, str) else Prompt(_ids(entry), None) for entry in entries]
@@ -203,6 +205,7 @@ def _choice(question: Request, reply: Json, choice: Json, position: int, count: 
     prompt = question.prompt(position if index is None else index)
     if prompt is None:
         return None
+    # The ids that the server says it used, with the answer or for all answers, come before the ids that were sent.
     contexts = (_ids(choice.get("prompt_token_ids")), _ids(reply.get("prompt_token_ids")), prompt.context)
     tokens, values = _chosen(choice.get("logprobs"))
     sampled = _ids(choice.get("token_ids"))
@@ -293,6 +296,7 @@ def _outputs(question: Request, reply: Json) -> list[Sequence]:
     items = [item for item in _list(reply.get("output")) if isinstance(item, dict)]
     if not items:
         return []
+    # An empty message of the assistant comes first, so that all items are joined to this one message.
     (message,) = messages_of([{"role": "assistant"}, *items], are_answer=True)
     parts = [_object(part) for item in items if item.get("type") == "message" for part in _list(item.get("content"))]
     answer, whole = _answer(message)

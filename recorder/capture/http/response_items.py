@@ -47,6 +47,7 @@ def _extend(message: Json, further: Json) -> None:
     """Add a further part of the same answer to the message."""
     for name, value in further.items():
         before = message.get(name)
+        # What only one of them has is kept. Texts, and lists of parts or calls, are appended.
         if before is None or value is None:
             message[name] = value if before is None else before
         elif name == "reasoning_content":

@@ -93,6 +93,8 @@ def _each_with_strand(
     if above is None:
         return map_(pool, func, iterable, *args, **kwargs)
 
+    # A pool passes its worker only the item, so each item carries its strand. The starmap methods unpack it into
+    # arguments, the others pass it as one tuple.
     def work(*item: Any) -> Any:
         strand, *arguments = item if is_star else item[0]
         with within(strand):

@@ -66,6 +66,7 @@ def trace_client(client: C) -> C:
             f"trace_client() takes an HTTP client with a method post or request, not {description}. "
             "Make a client, such as requests.Session() or httpx.Client(), and pass that."
         )
+    # The mark on each replacement keeps what the instance had under this name, so that `untrace_client` can restore it.
     for name, make in replacements.items():
         before = vars(client).get(name, _ABSENT)
         if hasattr(before, _MARK):
@@ -105,6 +106,7 @@ def untrace_client(client: C) -> C:
 def hear_httpx(exchange: Exchange, response: Any, /, **_: Any) -> None:
     """Take a reply of httpx that was read already; otherwise follow what the user reads of it."""
     encoded = response.headers.get("content-encoding")
+    # `content` is decoded; the parts of a stream are heard as they arrive, still compressed.
     if response.is_closed:
         exchange.answers(response.status_code)
         exchange.heard(response.content)

@@ -46,6 +46,7 @@ def _action(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
 
 
 def _called(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    # With the tool's name as a positional argument, a keyword `name` is an argument of the tool itself.
     name = args[0] if args else kwargs.get("name")
     return {"name": name, "arguments": {key: value for key, value in kwargs.items() if args or key != "name"}}
 

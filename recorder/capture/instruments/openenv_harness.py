@@ -93,6 +93,8 @@ def _with_row(create: Method, factory: Any, /, *args: Any, **kwargs: Any) -> Any
     rows, strand = _rows.get(), current_strand()
     if strand is None or (rows is None and _workers_strand() is None):
         return create(factory, *args, **kwargs)
+    # In the row of AsyncGRPO's worker, making the session is the environment's reset. In the harness's own rollout
+    # function each session begins the next row, which is entered and not left: it lasts until the next session.
     if rows is None:
         with RecordedCall("reset", None, lambda: kwargs, lambda _: Answer(None)) as came_back:
             session = came_back(create(factory, *args, **kwargs))
@@ -149,6 +151,7 @@ def _with_end(wait_for_completion: Method, session: Any, /, *args: Any, **kwargs
 def _with_turns(fetch_training_trace: Method, session: Any, /, *args: Any, **kwargs: Any) -> Any:
     trace = fetch_training_trace(session, *args, **kwargs)
     strand = _workers_strand()
+    # The trace is read only if no instrument has seen the calls of the model.
     if strand is not None and not strand.tree.log.records.generations:
         with guard("recording the turns of an agent"):
             for turn in trace.turns:

@@ -66,7 +66,9 @@ def _each_sequence(settings: dict[str, Any], output: dict[Any, Any], /, *_: Any,
 
 
 def _is_policy(log: Collector, model: Any) -> bool:
-    """Return True if it is the trainer's model, by its first parameter: either may be wrapped, and add some."""
+    """Return True if it is the trainer's model. Either may be wrapped, and have further parameters: it is enough if the
+    first parameter of the model is one of the trainer's.
+    """
     with guard("comparing a model with the trainer's"):
         if log.model is None or model is log.model:
             return True
@@ -89,6 +91,7 @@ def _token_batch(
         _array(getattr(output, "sequences", output))[:, length:].astype(np.int32),
         _ends(settings["eos_token_id"]),
         settings["pad_token_id"],
+        # `max_length` counts the prompt, too. Without either setting the limit is not positive: it is not known.
         settings["max_new_tokens"] or (settings["max_length"] or 0) - length,
     )
 

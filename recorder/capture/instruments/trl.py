@@ -227,6 +227,7 @@ def shared_from_first(trainer: Any, value: Any) -> Any:
     from torch.distributed.distributed_c10d import _get_default_store
 
     folder = output_folder(trainer.args)
+    # All ranks make these calls in the same order, so the number of the call gives them the same key.
     store, key = _get_default_store(), f"logs-ui/{folder}/{_shared[folder]}"
     _shared[folder] += 1
     if trainer.accelerator.process_index == 0:
@@ -325,6 +326,7 @@ def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any)
                 listener.scored(calls, completions)
                 handed(trainer, completions)
     with guard("recording rewards"):
+        # The result has the rewards of all ranks; `rows` are those of this process.
         inputs = args[0] if args else kwargs["inputs"]
         first = trainer.accelerator.process_index * len(inputs)
         rows = slice(None) if trl_shapes.only_main_calls(trainer) else slice(first, first + len(inputs))
@@ -354,6 +356,7 @@ def watched(trainer: Any, returned: dict[int, Any], calls: Collector | None = No
             _watching(function, i, returned, nullcontext if calls is None else partial(calls.running, name))
             for i, (function, name) in enumerate(zip(functions, names, strict=True))
         ]
+        # The trainer takes its reward functions from this list, so the wrapped ones stand in their place for this call.
         trainer.reward_funcs = watching
     try:
         yield
@@ -368,6 +371,7 @@ def models_watched(trainer: Any, returned: dict[int, Any]) -> Iterator[None]:
 
     def came_back(index: int, _model: Any, _inputs: Any, output: Any) -> None:
         with guard("reading what a reward model returned"):
+            # A reward model has one logit for each completion, which is its reward.
             returned[index] = output.logits[:, 0].tolist()
 
     with ExitStack() as hooks:
@@ -382,6 +386,7 @@ def _watching(
     function: Any, index: int, returned: dict[int, Any], running: Callable[[], AbstractContextManager[Any]]
 ) -> Any:
     """Wrap a reward function. A reward model never returns None, and is not wrapped."""
+    # An empty sequence says that it declined no row (see `_declined`).
     if hasattr(function, "forward"):
         returned[index] = ()
         return function
@@ -410,6 +415,7 @@ class _Watched(wrapt.ObjectProxy):  # type: ignore[type-arg]
         return self._self_recorded(*args, **kwargs)
 
     def __reduce_ex__(self, _: Any) -> Any:
+        # Loading the pickle calls `cast(object, function)`, which returns the function: no wrapper is in the pickle.
         return cast, (object, self.__wrapped__)
 
 
@@ -447,6 +453,7 @@ def _with_advantages(generate_and_score: Method, trainer: Any, /, *args: Any, **
                 with guard("recording the tokens of a batch"):
                     generated(trainer, trl_shapes.tokens_of_scored(scored))
     followed = _follow(trainer)
+    # Before trl 0.20 no method shows the completions: only their number is known.
     if followed.listener is not None and calls is not None:
         with guard("recording what a batch was scored with"):
             followed.listener.scored(calls, [""] * len(followed.rows))

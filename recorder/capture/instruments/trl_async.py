@@ -49,6 +49,7 @@ def watch(worker: Any, listener: Any) -> None:
     @functools.wraps(stop)
     def reporting_stop(*args: Any, **kwargs: Any) -> Any:
         with guard("recording that training ended"):
+            # `stop` is called in a `finally`, where the exception that ends the training is still being handled.
             listener.ended(sys.exception())
         return stop(*args, **kwargs)
 
@@ -75,6 +76,7 @@ def _with_fates(iterate: Method, dataset: Any) -> Iterator[Any]:
         return
     dataset.queue = watched = _WatchedQueue(queue, dataset, listener)
     try:
+        # The dataset yields what it does not drop. What is after the yield runs when the batcher wants another sample.
         for sample in iterate(dataset):
             watched.handed_on()
             yield sample

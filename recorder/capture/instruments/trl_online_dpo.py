@@ -43,6 +43,7 @@ def _with_batch(step: Method, trainer: Any, /, model: Any, inputs: Any, *args: A
             return step(trainer, model, inputs, *args, **kwargs)
         rows: list[Any] = []
         with guard("opening the rows of a batch"):
+            # The columns of the data set are the lists that have a value for each prompt; other inputs are left out.
             several = (values for values in inputs.items() if isinstance(values[1], list | tuple))
             columns = {name: values for name, values in several if len(values) == len(inputs["prompt"])}
             rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
@@ -73,4 +74,5 @@ def _with_rewards(calculate: Method, trainer: Any, /, *args: Any, **kwargs: Any)
 
 def _by_prompt(values: Any) -> list[Any]:
     """Return the values of all first and then all second completions in the order of the prompts."""
+    # The indices are (2, P), first and second completions; transposed, the two of a prompt follow each other.
     return [values[i] for i in np.arange(len(values)).reshape(_COPIES, -1).T.ravel()]

@@ -61,6 +61,7 @@ def _template_parts(trainer: Any) -> list[Part]:
         "": getattr(trainer.processing_class, "chat_template", None),
         "training": getattr(trainer, "chat_template", None),
     }
+    # A template is a text, or several texts by name: the name is then added to the key.
     by_name = {
         key if isinstance(template, str) else f"{key} {name}".strip(): text
         for key, template in templates.items()

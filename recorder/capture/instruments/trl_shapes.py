@@ -125,6 +125,7 @@ def _text_of(completion: Any) -> str:
         return completion
     answers = [message for message in completion if message.get("role", "assistant") == "assistant"]
     parts = [part for message in answers for name, part in message.items() if part and name not in _UNSAID]
+    # A content with images is a list of pieces, of which only the texts were said.
     texts = [piece["text"] for part in parts if isinstance(part, list) for piece in part if piece.get("text")]
     return "".join(map(str, texts or parts))
 
@@ -139,6 +140,7 @@ def tokens_of_generated(generated: Sequence[Any]) -> dict[str, Any]:
     """
     prompt_ids, completion_ids, *rest = generated
     has_mask = len(rest) > 3
+    # Between the completions and the log-probabilities there may be the number of tokens, which is no list.
     logprobs = next((part for part in rest[2:4] if isinstance(part, list)), None) if has_mask else None
     if len(rest) == 3:
         logprobs = rest[1]

@@ -88,6 +88,7 @@ def _sequences(
     prompts: Any, completions: Any, logprobs: Any, tops: Any, heard: Finishes, by_ids: Callable[[Any], str | None]
 ) -> list[Sequence]:
     """Make the sequences of P prompts and their P x n answers; `by_ids` infers the finish if no seam reported it."""
+    # Seams inside report the very lists that are returned here: their identity tells which answer a finish is of.
     finishes = {id(ids): finish for ids, finish in heard}
     copies = len(completions) // max(len(prompts), 1)
     contexts = [array_of(prompt) for prompt in prompts]

@@ -75,6 +75,7 @@ def recorded(
             output = original(*args, **kwargs)
         seconds = time.perf_counter() - begun.began
         with guard(f"recording a generation seen at {seam}"), answered(begun):
+            # `seen` reads arguments by name, however they were passed.
             bound = inspect.signature(original).bind(*args, **kwargs)
             bound.apply_defaults()
             sequences, sampling, request_id = describe(bound.arguments, output, heard)

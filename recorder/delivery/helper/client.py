@@ -129,6 +129,7 @@ class HelperClient:
             self._number += 1
             parcel.number = self._number
             self.outstanding.append(parcel)
+        # A replacement is sent all outstanding parcels, this one included.
         self._counted = parcel.counts
         if not self._is_restarted():
             self._send("parcel", parcel.number, parcel.counts, frames=parcel.frames)
@@ -143,6 +144,7 @@ class HelperClient:
         self._put_on_disk()
         if self._process is None:
             return
+        # While hurried, a process that has ended is replaced only if it has left something to write.
         if not self._process.is_running and (self.outstanding or not self.is_hurried):
             self._is_restarted()
         if counts != self._counted:
@@ -165,6 +167,7 @@ class HelperClient:
                 self._condition.wait_for(lambda: process.is_settled or not process.is_running, seconds)
 
     def close(self, seconds: float) -> None:
+        # From here on the writer's thread puts what is not durable on disk, see `_put_on_disk`.
         self.is_closed = self.has_failed = True  # it is not replaced
         process = self._process
         if process is not None:
@@ -205,6 +208,8 @@ class HelperClient:
             if self._failures > _FAILURES or not self._is_started():
                 self.has_failed = True
                 return False
+            # The new process is sent all that the ended one may not have stored; tokenizers first, to which the parcels
+            # refer.
             self._send("tokenizers", frames=self.tokenizers())
             for parcel in list(self.outstanding):
                 self._send("parcel", parcel.number, parcel.counts, frames=parcel.frames)
@@ -240,6 +245,8 @@ class HelperClient:
                 if os.environ.get(RAISE_VARIABLE) == "1":
                     guard.errors += errors - self._errors
                 self._errors = errors
+                # All parcels up to this number are durable: a replacement continues behind them, with what was counted
+                # by then.
                 while self.outstanding and self.outstanding[0].number <= number:
                     parcel = self.outstanding.popleft()
                     self.handover = self.handover._replace(number=parcel.number, counted=parcel.counts, alive=alive)
@@ -248,6 +255,7 @@ class HelperClient:
                 self._refused = why
             case ["closed", trouble, waiting]:
                 self.trouble, self.waiting = trouble, None if waiting is None else Path(waiting)
+        # This process may have put parcels on disk itself, which the helper process does not know.
         if self._spool:
             self.waiting = self._spool.folder
 
@@ -264,6 +272,7 @@ class HelperClient:
                 why = str(error) or "LOGS_UI_SPOOL_MB is reached"
                 self.trouble = self.trouble or f"{self._spool.folder} takes no more: {why}."
                 return
+            # On disk the parcel is as durable as if the helper process had written it.
             with self._condition:
                 self._heard(["done", parcel.number, self._errors, self.dropped - self._dropped_before, None, []])
         if self._spool and self._process is not None and self._process.is_running and self.pid is not None:

@@ -61,8 +61,10 @@ def main(descriptor: int) -> None:
     connection = Connection(descriptor)
     training = _Training(connection)
     logging.getLogger().addHandler(training)
+    # The first message is always "open".
     _, *opening = pipe.received(connection)
     work = _Work(training, *opening)
+    # Statements, and SQLite's own steps within one, count as progress: see `_give_up_without_progress`.
     event.listen(Engine, "connect", partial(_watch, work.go_on))
     event.listen(Engine, "after_cursor_execute", work.go_on)
     training.send("started", os.getpid())
@@ -114,6 +116,7 @@ class _Work:
 
     def listen(self, connection: Connection) -> None:
         """Queue messages until the training sends no more, or ends."""
+        # When the loop ends, the training has: what is queued is then written in a hurry, and None ends `do`.
         with suppress(EOFError, OSError):
             while message := pipe.received(connection):
                 if message[0] == "hurry":  # at once, not after the messages that it is to hurry
@@ -131,6 +134,8 @@ class _Work:
         next_tick = 0.0
         goes_on = True
         while goes_on and not self._refused:
+            # A message and the tick each have a guard of their own: the failure of one does not keep the other from its
+            # turn.
             with guard("writing what was recorded"), suppress(queue.Empty), self._refusing():
                 goes_on = self._do(self._messages.get(timeout=_TICK))
             if time.monotonic() >= next_tick:

@@ -23,6 +23,7 @@ from logs_ui.recorder.storage.portable import on_fork
 logger = logging.getLogger("logs_ui")
 
 _SOON = 1.0  # seconds that a short message waits for one that is being sent
+# The helper process takes neither a GPU nor further cores. It raises nothing, and reports its failures instead.
 _ALONE = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", RAISE_VARIABLE: "0"}
 # The first process forks and ends at once, so that the helper process is no child of the training: code that waits for
 # all of the training's children, or kills them, does not affect it.
@@ -97,16 +98,19 @@ class HelperProcess:
 
     def end_sending(self) -> None:
         """Let the process read the end of the connection after what was sent, also if a thread is sending now."""
+        # Only the direction to the process is shut down: what it still reports is read to its end.
         with suppress(OSError), socket(fileno=os.dup(self._connection.fileno())) as ours:  # it may have ended
             ours.shutdown(SHUT_WR)
 
     def _listen(self) -> None:
+        # The first process forks and ends at once: this only takes its exit status.
         self._starter.wait()
         try:
             with suppress(EOFError, OSError):
                 while True:
                     self._hear(msgspec.msgpack.decode(self._connection.recv_bytes()))
         finally:  # whatever ends it, no thread may go on waiting
+            # The lock makes sure that no thread is sending when the connection is closed.
             with self._sending:
                 self._close(self._connection)
             with self._condition:

@@ -17,6 +17,7 @@ from logs_ui.recorder.capture.rollout_output import Output
 _ARRAY, _IDS = 1, 2  # extension types of MessagePack: dtype and shape, NUL, bytes; bytes of int32
 _FLOAT, _FALSE, _TRUE = 0xCB, 0xC2, 0xC3  # first bytes
 _NUMBERS = 0x80  # those below are numbers themselves
+# A float as MessagePack writes it: its first byte, and eight bytes with the highest first.
 _FLOATS = np.dtype([("first", "u1"), ("value", ">f8")])
 _SHORT_LISTS, _LIST_16, _LIST_32 = range(0x90, 0xA0), 0xDC, 0xDD  # first bytes of lists, by the size of their length
 
@@ -82,10 +83,13 @@ def _received_numbers(raw: Raw) -> Any:
     data = memoryview(raw)
     if (where := _items(data)) is not None:
         length, start = where
+        # A list of this size may consist of floats only, which is certain if each item begins with a float's first
+        # byte.
         if len(data) - start == length * _FLOATS.itemsize:
             floats = np.frombuffer(data, _FLOATS, length, start)
             if (floats["first"] == _FLOAT).all():
                 return floats["value"].astype(np.float64)
+        # Each item is a single byte: a small number stands for itself, false and true have bytes of their own.
         if len(data) - start == length:
             bytes_ = np.frombuffer(data, np.uint8, length, start)
             if (bytes_ < _NUMBERS).all():

@@ -90,6 +90,7 @@ class Wire:
             frame = self._encoder.encode(plain)
         except (TypeError, ValueError, OverflowError, RecursionError):  # a value that MessagePack does not support
             return self._as_batch(job)
+        # The calls of an ended job are in the frame. Those of a running one are needed again.
         if isinstance(job, EndedJob):
             job.call.release()
         source = job.call.source
@@ -150,6 +151,7 @@ class Wire:
         """Return the object for which `_plain` sent `value`; arrays are decoded already."""
         if kind is StrandTree:
             return _RECEIVED
+        # A tokenizer's frame comes before the first job that names its hash.
         if kind is TokenizerSource:
             return self._sources[value]
         if kind is Images:

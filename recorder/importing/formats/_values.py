@@ -130,6 +130,7 @@ def messages_of(value: Any, role: str = "user") -> list[dict[str, Any]] | None:
     items = _items(value)
     if isinstance(items, list):
         candidates = [_message_of(item) for item in items if isinstance(item, dict)]
+        # All items must be messages, or of a kind that is known to be none. A list that needs no change is kept.
         messages = [message for message in candidates if isinstance(message.get("role"), str)]
         if len(messages) == len(items) - len(lost_kinds(items)):
             is_same = len(messages) == len(items) and all(map(operator.is_, messages, items))
@@ -193,10 +194,13 @@ def conversation(prompt: Any, completion: Any) -> dict[str, Any]:
     these alternate until the policy's turn, the text is cut there. ChatML is cut into all of its messages.
     """
     if isinstance(prompt, str) and isinstance(completion, str):
+        # `opening` is the prompt's last turn: without an end mark, the completion goes on with it. `earlier` has what
+        # is before the first mark, too, so the last turn is the message `len(earlier) - 1`.
         *earlier, opening = prompt.split(_BEGIN)
         marked = _of_chatml(prompt + completion) if earlier and _END not in opening else []
         if marked and marked[len(earlier) - 1]["role"] == "assistant":
             return {"prompt": marked[: len(earlier) - 1], "completion": marked[len(earlier) - 1 :]}
+        # Roles and texts take turns in `parts`; the last text is the beginning of the answer.
         begin, *parts = _ROLE.split(prompt)
         if not begin and _ROLES.fullmatch(" ".join(parts[::2])):
             answers = zip(parts[:-2:2], parts[1::2], strict=False)
@@ -226,6 +230,7 @@ def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
     for prompt, run in chain.from_iterable(groupby(rows, lambda row: row.get("prompt")) for rows in batches):
         prompts += [prompt] if prompt not in prompts[:1] and len(prompts) < 2 else []
         runs.append([number(row.get("advantage")) for row in run])
+    # The most frequent number of equal prompts beside each other; the smallest of those that are equally frequent.
     counts = Counter(map(len, runs))
     longest = max(counts, key=lambda length: (counts[length], -length), default=1)
     unscaled = None
@@ -242,7 +247,9 @@ def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
 
 
 def repeats(prompts: Sequence[Any], size: int | None) -> list[tuple[int, int]]:
-    """Return group and generation of each row. Without a size each row is one; a multiple of it is several."""
+    """Return group and generation of each row. Equal prompts beside each other are a group, or several ones if they are
+    a multiple of the size. Without a size each row is a group.
+    """
     lengths = [len(list(run)) for _, run in groupby(prompts)]
     cut = size or 1
     groups = [part for length in lengths for part in ([cut] * (length // cut) if length % cut == 0 else [length])]

@@ -80,6 +80,8 @@ class EvalProtocolReader(Reader):
         elif result or step_rewards:
             rewards = {"score" if result else "step_rewards": reward}
         run = execution.get("experiment_id") if execution.get("run_id") else None
+        # A row may keep the status that it was made with. With a result it has ended, and with an answer if no process
+        # (`pid`) plays it. Without a process, and with rewards of its steps, it is of TRL, and trained on.
         is_begun = bool(result or step_rewards or (completion and "pid" not in row))
         is_training = part(row, "rollout_status").get("code") == _RUNNING and "pid" not in row and bool(step_rewards)
         ids = {"prompt_ids": raw.get("prompt_token_ids"), "completion_ids": raw.get("completion_token_ids")} | extra

@@ -54,9 +54,11 @@ class NemoReader(MappedReader):
         ids, *lists = (row[name][: row["input_lengths"]] for name in self._lists)
         mask, sampled, trained, advantages = (np.array(values, float) for values in lists)
         is_sampled = mask > 0
+        # The number of answers: of places where the mask goes from 0 to 1.
         answers = int(np.diff(is_sampled.astype(int), prepend=0).clip(0).sum())
         texts = [texts] if isinstance(texts, str) else texts
         first = max(len(texts) - 2 * answers + int(is_sampled[-1]), 0)  # from the first answer on they alternate
+        # The first of several texts before the first answer is the system's, the others are the user's.
         roles = [*(["system"] if first > 1 else []), *["user"] * first][:first] + ["assistant", "user"] * len(texts)
         messages = [{"role": role, "content": text} for role, text in zip(roles, texts, strict=False)]
         start = int(is_sampled.argmax()) if answers else len(ids)

@@ -63,6 +63,7 @@ class AtifReader(Reader):
             note = f"{version[:40]} is not a version that is known: what is new in it may be missing."
             self.notes += [note] if note not in self.notes else []
         file = place.file.absolute()
+        # A trajectory that continues another (`NAME.cont-2.json`) is no record: it is read together with the first one.
         inside, first = _OF_TRIAL.fullmatch(file.as_posix()), re.sub(r"\.cont-\d+$", "", file.stem)
         trial, damaged = Path(inside[1]) if inside else file.parent, list[Path]()
         if "trial_name" in record:
@@ -143,6 +144,7 @@ def _fields(trajectories: Sequence[tuple[dict[str, Any], Path]], calls: list[Any
                 continue
             is_answer = step.get("source") == "agent" and step.get("llm_call_count") != 0
             sampled += [[metrics.pop(name, None) for name in _TOKENS]] * (is_answer and not is_copied)
+            # From the first answer that is the agent's own, and not copied, all messages are the completion.
             messages = completion if completion or (is_answer and not is_copied) else prompt
             messages += _messages(step, file.parent, is_answer=is_answer)
             turns += [Turn(tokens=whole(metrics.get("completion_tokens")))] * (is_answer and messages is completion)
@@ -207,6 +209,7 @@ def _tokens(calls: Sequence[Sequence[Any]]) -> tuple[Tokens | None, int]:
 def _chain(file: Path, damaged: list[Path], record: Any = None) -> Iterator[tuple[dict[str, Any], Path]]:
     """Yield a trajectory and those that continue it, each with its file."""
     files = set[Path]()
+    # A file that refers to itself, or to an earlier one, ends the chain.
     while file not in files and (record := record or _json(file, damaged)) is not None:
         files.add(file)
         yield record, file

@@ -72,6 +72,7 @@ class InspectReader(Reader):
         rest = _resolve_attachments(rest, attachments)
         messages, task, epoch = rest.pop("messages", None) or rest["input"], str(sample["id"]), whole(sample["epoch"])
         messages = [{"role": "user", "content": messages}] if isinstance(messages, str) else messages
+        # Answers with the source "input" are examples in the prompt.
         prompt = list(
             takewhile(lambda message: message.get("role") != "assistant" or message.get("source") == "input", messages)
         )
@@ -118,6 +119,7 @@ def _turns(completion: list[dict[str, Any]], events: list[dict[str, Any]], outpu
     """Return what events say about each answer."""
     answers = [message for message in completion if message.get("role") == "assistant"]
     answered = [event for event in events if part(event, "output").get("choices")]
+    # If there is not one event for each answer, only the sample's output is known to be that of the last answer.
     unknown: dict[str, Any] = {"output": {"choices": [{}]}}
     last = {"output": output} if output.get("choices") else unknown
     in_order = answered if len(answered) == len(answers) else [unknown] * (len(answers) - 1) + [last]
@@ -192,12 +194,14 @@ def _member(file: Path, info: ZipInfo) -> Any:
         raise RecordError(f"{info.filename} is stored in parts, which cannot be read")
     if max(info.file_size, info.compress_size) > _MOST:  # before any of it is unpacked
         raise RecordError(f"{info.filename} has more than {_MOST >> 20} MiB")
+    # At offset 26 of the member's own header are the lengths of its name and extra fields; its data is behind these.
     with file.open("rb") as stream:
         stream.seek(info.header_offset + 26)
         stream.seek(sum(int.from_bytes(stream.read(2), "little") for _ in "ne"), 1)  # the name and the extra fields
         packed = stream.read(info.compress_size)
     most = min(max(info.file_size, 64 * info.compress_size), _MOST)  # a few kilobytes can become any number
     try:
+        # 93 is zstd; all others but 0, which is not packed, are read as deflate.
         if info.compress_type == 93:
             packed = zstandard.ZstdDecompressor().stream_reader(packed, read_across_frames=True).read(most + 1)
         elif info.compress_type:

@@ -76,6 +76,8 @@ class MappedReader(Reader):
         self._weights = weights | dict(options.weights)
         self._rewards = rewards | {name: name for name in options.rewards or ()}
         self._constants = {name: _constant(name, value) for name, value in constants.items()}
+        # A field may be a formula of columns (see `_parts`): `_uses` has all columns that it takes, `_needed` those to
+        # look for.
         parts = {name: _parts(name) for name in (*self._fields.values(), *self._rewards.values())}
         self._formulas = {name: names for name, names in parts.items() if names}  # of columns, by what they are made of
         self._uses = {name: (name, name.removesuffix("?"), *names) for name, names in parts.items()}
@@ -113,6 +115,7 @@ class MappedReader(Reader):
         fields = {**self._constants, **self._fields}
         if "group" in fields and fields["group"] in (fields.get("prompt"), fields.get("messages")):
             del fields["group"]  # that is no more than without it
+        # Parts of a reward, several or beside a total, of which no weight is known.
         has_parts = len(self._rewards) > ("reward" not in fields) and not self._weights
         names = {*fields, *(["rewards"] if self._rewards else []), *([] if has_parts else ["weights"])}
         return ImportedRun(run, lacks=_lacks_of(names))
@@ -146,6 +149,8 @@ class MappedReader(Reader):
         values: dict[str, Any] = {"tokens": tokens, **rest, "rewards": rewards or None, "weights": self._weights}
         values |= more
         values["metrics"] = rest["metrics"] | (more.get("metrics") or {})
+        # A total that is mapped stands beside its parts, also where it is null. Where its column is absent, the parts
+        # are summed.
         total = self._fields.get("reward")
         if "reward" in more or (total and (total in columns or not rewards)):
             values |= _values.beside_total(more.get("reward"), rewards, self._weights)
@@ -202,6 +207,7 @@ class MappedReader(Reader):
                 columns[name] = value
         for column, pattern in self._cuts.items():
             columns |= {f"{column}.{name}": part for name, part in _cut(pattern, str(columns.get(column, ""))).items()}
+        # A formula with a part that is absent gives no column, unless the part may be absent.
         for formula, parts in self._formulas.items():
             values: list[Any] = [
                 columns.get(part, "" if part[:1] == "@" or part[-1:] == "?" else None) for part in parts

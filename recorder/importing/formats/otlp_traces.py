@@ -124,6 +124,7 @@ def _rest(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _order(span: dict[str, Any]) -> tuple[Any, ...]:
+    """Return the key to sort spans by: by trace, the root first, which has no parent, and then by their beginning."""
     return str(span["traceId"]), bool(span.get("parentSpanId")), _nanos(span, "start")
 
 

@@ -91,6 +91,7 @@ class TrlReader(Reader):
         config = {name: value for name, value in self._state.items() if isinstance(value, int | float)}
         logs = [entry for entry in self._state.get("log_history", ()) if entry.get("reward") is not None]
         sums = [sum(log.get(f"rewards/{name}/mean") or 0.0 for name in self._rewards) for log in logs]
+        # If the logged reward is the sum of the functions' means, all weights are 1.
         are_one = bool(logs) and np.allclose([log["reward"] for log in logs], sums, rtol=1e-3, atol=1e-3)
         lacks = self._lacks - ({Lack.WEIGHTS} if self.options.weights or are_one else set())
         return ImportedRun(None, None, self._size, self._state.get("max_steps"), config, lacks=sorted(lacks))
@@ -123,6 +124,7 @@ class TrlReader(Reader):
         places = repeats([row["prompt"] for row in rows], self._size)
         earlier, later = ([{**row, "step": None} for row in batch] for batch in (_rows(before) if before else [], rows))
         # A batch that serves several steps is in the file of each, and an evaluation leaves some of it in the file.
+        # So many rows of this file may be the end of the file before: all, or up to a group's end, the most first.
         ends = [len(rows), *(i for i in range(len(rows) - 1, 0, -1) if places[i][1] == 0)]
         step = whole(rows[0]["step"]) or 0 if rows else 0
         is_new = step in self._sampled_steps - self._evaluated_steps  # although it may look like the one before it
@@ -161,6 +163,7 @@ class TrlReader(Reader):
         """Yield what the trainer logged, if its state was written since the last time."""
         folder = file.absolute().parent
         folder = folder.parent if folder.name == "completions" else folder
+        # Longer names first: checkpoint-1000 is after checkpoint-900.
         saved = sorted(
             folder.glob("checkpoint-*/trainer_state.json"), key=lambda path: (len(str(path)), path), reverse=True
         )

@@ -83,6 +83,7 @@ class VerifiersReader(Reader):
         match = _FOLDER.search(file.as_posix())
         step_of_folder, kind, subset, env = match.groups() if match else (0, "eval", None, None)
         run, about = part(record, "run"), {} if match else _settings_beside(file.parent)
+        # An evaluation whose files name no run is the run of its file; all else without an id is one run.
         run_id = run.get("id") or (place.id if not match and file.name in _EVALUATIONS else None)
         if run_id not in self.runs:
             self.runs[run_id] = _describe_run(record, about)
@@ -106,6 +107,7 @@ class VerifiersReader(Reader):
             common["staleness"] = max(reached - policy["start"], 0)
         all_file, effective_file = (file.parent.parent / folder / file.name for folder in ("all", "effective"))
         is_judged = subset == "all" and effective_file.is_file()
+        # A file counts as read with `effective` if that was there at its first record.
         self._judged_files |= {file} if is_judged and place.number == 1 else set()
         more = {"episode": {key: value for key, value in record.items() if key not in {"traces", "task"}}}
         for trace in record.get("traces", [record]) or [{**record, "traces": None}]:  # an episode without any failed
@@ -118,6 +120,7 @@ class VerifiersReader(Reader):
             task_id = next((value for value in ids if value is not None), "")
             common["task"] = task_id if isinstance(task_id, str) else f"{common['eval_name']}/{task_id}"
             common["group"] = group or f"{place.id}-{task.get('key') or task_id}"
+            # In an episode of several agents each has groups of its own.
             if agent.get("name", "agent") != "agent":
                 common["group"] += f"/{agent['name']}"
             is_left_out = is_judged and mode is Mode.TRAIN and agent.get("trainable", True)
@@ -244,6 +247,7 @@ def _rollouts(trace: Json, key: str, common: Json, more: Json) -> Iterator[Impor
         start = next((place for place, node in enumerate(path_nodes) if node.get("sampled")), len(path_nodes))
         usage = [call["usage"] for call in path_calls if call.get("usage")]
         stop = next((reason for mark, reason in _STOPS.items() if re.fullmatch(mark, condition)), None)
+        # The trace says that it stopped, and its last call that it was cut off there.
         if path_calls and path_calls[-1].get("finish_reason") == "length" and stop in {None, StopReason.STOP}:
             stop = StopReason.LENGTH
         tokens, figures, advantage = _tokens(path_nodes)
@@ -318,6 +322,7 @@ def _paths(nodes: Sequence[Json]) -> Iterator[list[int]]:
     parents = [node.get("parent") for node in nodes]
     if any(parent is not None and not 0 <= parent < place for place, parent in enumerate(parents)):
         raise RecordError("it has a message whose parent is not before it")
+    # A leaf is the parent of no node.
     for leaf in sorted(set(range(len(nodes))).difference(parents)):
         path = [leaf]
         while (above := parents[path[-1]]) is not None:

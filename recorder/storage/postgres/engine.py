@@ -207,6 +207,7 @@ def _engine(
     settings = _SETTINGS
     if patience is not None:
         settings = settings | {"connect_timeout": max(2, round(patience)), "tcp_user_timeout": round(patience * 1000)}
+    # A reading transaction shows the database at one moment (`database.reading_engine`).
     moment: dict[str, Any] = {"isolation_level": "REPEATABLE READ"} if read_only else {}
     try:
         engine = create_engine(

@@ -35,6 +35,7 @@ class ImpatientConnection(Connection[Any]):
 
     def _limited(self, gen: Generator[Any, Any, Any], longest: float) -> Generator[Any, Any, Any]:
         began = time.monotonic()
+        # psycopg's generator yields what it waits for, and is sent what has become ready. This one passes both on.
         try:
             wanted = next(gen)
             while True:

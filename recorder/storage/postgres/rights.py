@@ -43,6 +43,8 @@ SELECT coalesce(has_schema_privilege(current_schema(), 'CREATE'), false)
 """
 _OF_SCHEMA = {"name": SchemaVersion.__tablename__}
 _MAY_CHANGE = "SELECT pg_has_role(relowner, 'USAGE') FROM pg_class WHERE oid = to_regclass(:name)"
+# First the tables, then the sequences that give their ids, each with the rights that the user lacks; rows without any
+# lacking right are left out by `_lacking`.
 _LACKING = """
 SELECT name, concat_ws(', ',
   CASE WHEN NOT has_table_privilege(to_regclass(name), 'SELECT') THEN 'SELECT' END,

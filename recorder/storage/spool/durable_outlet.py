@@ -111,6 +111,7 @@ class Storage:
         """
         pause = _PAUSE
         while not (self._goes_to_disk() and self._is_on_disk(entry)):
+            # The database gets the entry only once nothing waits before it: entries are stored in their order.
             if not self.spools_always and self._is_drained(None) and self._is_taken(entry):
                 return
             if self._hurried.is_set():
@@ -172,6 +173,7 @@ class Storage:
             self._follow_file(closely=True, grace=0)
         is_whole = self._engine is not None and checkpoint(self._address, self._engine, 0)
         if is_free:
+            # Spool files are deleted only if all is in the database's own file; what is left there is for an ingest.
             if is_whole and not self._spool:
                 self._spool.remove()
             else:
@@ -215,6 +217,7 @@ class Storage:
             follows += _LOST if fate == Fate.OVERWRITTEN else ""
             lies = f" to {place}" if fate == Fate.MOVED and place is not None else ""
             logger.warning("logs-ui: %s %s%s. %s", path, fate, lies, follows)
+            # What was in the log alone waits for the new file.
             if not is_whole:
                 self._spool.remember()
             elif not self._spool:
@@ -227,6 +230,7 @@ class Storage:
         if self.spools_always:
             return True
         if self._spool:  # what a predecessor left there, or was meant for a file that was moved, is stored first
+            # The entry goes behind those that wait if the database is away, or if a second does not store them all.
             return self._since is not None or not self._is_drained(_AT_ONCE)
         away = 0.0 if self._since is None else time.monotonic() - self._since
         return self._since is not None and (self._hurried.is_set() or away >= self._limits.spool_seconds)
@@ -269,6 +273,7 @@ class Storage:
                     self.checkpoint()
                     if seconds is not None and time.monotonic() - began > seconds:
                         return False
+            # Once nothing waits, the log is moved into the file, so that the spool can be emptied.
             self._sweep(0)
         except RefusedDatabaseError:
             raise
@@ -283,6 +288,8 @@ class Storage:
         is_kept = False
         try:
             self.engine()
+            # An entry for an SQLite file is in the spool, too, until the log is in the file. One that the database does
+            # not take is cut off there again, since it is tried again.
             is_kept = self._file is not None and self._is_on_disk(entry, waits=False)
             self.dropped += self._intake.take([entry])
         except DatabaseError as error:
@@ -305,6 +312,7 @@ class Storage:
             return
         now = time.monotonic()
         self._since = began if self._since is None else self._since
+        # A try that takes long is followed by a pause twice as long, so that most of the time is left for other work.
         self._next_try = now + max(self._pause, 2 * (now - began))
         self._pause = min(2 * self._pause, _PATIENCE)
         first, self.trouble = self.trouble is None, str(error)

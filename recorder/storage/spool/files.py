@@ -91,6 +91,7 @@ class Spool:
             self._measure()  # another process may have ingested and deleted some files
             if self.size + len(frame) > self._most:
                 raise SpoolFullError
+        # A file that was deleted, as by an ingest, would lose what is appended: a new one is begun.
         if self._file is not None and (self._end >= _FILE_BYTES or not _is_there(self._file)):
             self.close()
         if self._file is None:
@@ -133,6 +134,8 @@ class Spool:
 
     def sweep(self) -> None:
         """Delete the entries that are in the database. Call it once they are in its own file, not only in its log."""
+        # While entries wait, all files before the one that `first` read last are stored; otherwise all are, and the
+        # open one is only emptied.
         if self._waits:
             done = self._files[: self._files.index(self._first)] if self._first in self._files else []
         else:
@@ -249,6 +252,7 @@ def put_away(path: Path, end: int) -> int:
     FileNotFoundError if another process deleted it.
     """
     with path.open("rb") as file:
+        # Bytes that follow the last stored entry are the end mark, or a torn frame.
         torn = os.fstat(file.fileno()).st_size - max(end, len(FORMAT))
         if torn > 0 and is_ended(file, end):
             torn = 0

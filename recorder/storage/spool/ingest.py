@@ -100,6 +100,7 @@ class Ingester:
                     return _is_free(opened)
         except FileNotFoundError:
             return False
+        # Where living processes do not store their own entries, a file is looked into again once it has grown.
         return file.path not in self.ends or self.ends[file.path].end != size
 
 
@@ -136,6 +137,7 @@ class _Sweep:
                 if ended is None:
                     self.done.is_all = False
                     return False
+                # No more will be appended: the end mark is there, or a later file was begun, or the process is dead.
                 if ended or not is_last or (is_free and self._is_dead(opened)):
                     self._taken.append(file)
         except FileNotFoundError:  # another process has ingested it
@@ -210,6 +212,7 @@ class _Sweep:
                     file.path,
                     file.path.with_suffix(".torn").name,
                 )
+        # Without spool files all is in the database's own file, and the marks, which tell whose a log is, serve nobody.
         if self._taken and not spool_files(self._of.folder):
             for mark in self._of.folder.glob("*.log"):
                 mark.unlink(missing_ok=True)

@@ -87,6 +87,7 @@ class Intake:
         except Exception as error:
             if is_rows_fault(error):
                 raise
+            # Raised again inside, the error leaves as a DatabaseError in plain words, unless there are none for it.
             try:
                 with errors_in_plain_words(self._address):
                     raise
@@ -121,6 +122,7 @@ class Intake:
             return ids
 
         for single in entry.batch.split():
+            # A generator: the batch without payload is tried only if the whole one was refused.
             attempts = (_tried(connection, partial(write, attempt)) for attempt in (single, single.without_payload()))
             written = next((ids for ids in attempts if ids is not None), None)
             refused += written is None
@@ -130,6 +132,7 @@ class Intake:
 
     def _find_or_create_runs(self, connection: Connection, entry: Entry, uids: set[str], heard: int | None) -> Runs:
         """Look up run ids, lock the runs, and create missing ones. A heartbeat does not re-create a deleted run."""
+        # All runs that the entry mentions, except for those that it has nothing but a heartbeat for.
         missing = uids - {*entry.alive} | uids & entry.batch.uids
         ids = run_writes.run_ids(connection, missing, heard)
         ids |= run_writes.known_runs(connection, uids - missing)

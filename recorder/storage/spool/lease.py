@@ -106,6 +106,7 @@ def _life(pid: int) -> str | None:
     """
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        # The name of the process, in brackets, may contain spaces. The start time is the 20th field after it.
         began = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]  # starttime
         return f"{boot}/{Path('/proc/self/ns/pid').readlink()}/{pid}/{began}"
     except (OSError, IndexError):

@@ -29,6 +29,7 @@ def checkpoint(address: Address, engine: Engine, beyond: int) -> bool:
     log = log_of(address)
     try:
         size = log.stat().st_size
+        # A small log is left as it is: then all is in the file only if the log is empty.
         if size <= beyond:
             return size == 0
         with alone(log, waits=False):

@@ -127,8 +127,10 @@ def sidecar_engine(sidecar: Sidecar, db: Path) -> Engine:
             raise RefusedDatabaseError(f"{path} is an SQLite database, but not one of logs-ui. Move it away.")
 
     path.parent.mkdir(parents=True, exist_ok=True)
+    # The database's folder has become read-only: what was written beside it goes on in the refuge.
     if path != beside and not path.exists() and beside.exists():
         copy_file(beside, path)
+    # The sidecar is attached to an empty database in memory, so that its tables have the same names as for readers.
     engine = _engine("file::memory:", (), immediate=True, prepare=attach)
     with ExitStack() as unless_it_works:
         unless_it_works.callback(engine.dispose)

@@ -140,6 +140,8 @@ class OpenFile:
         if file_identity(self.path) == self._file:
             is_elsewhere = file_identity(self._link) != self._file and self.is_as_left()
             return (Fate.RELINKED if is_elsewhere else Fate.OVERWRITTEN), self.path
+        # One of this process's descriptors is that of the file: it shows if the file still has a name, and on Linux
+        # which one.
         for number in _OPEN_FILES.iterdir() if _OPEN_FILES.exists() else ():
             with suppress(OSError, ValueError):
                 status = os.fstat(int(number.name))
@@ -195,6 +197,8 @@ def _is_emptied(engine: Engine) -> bool:
     with suppress(sqlite3.Error, SQLAlchemyError, DatabaseError), closing(engine.raw_connection()) as connection:
         cursor = connection.cursor()
         cursor.execute(f"PRAGMA busy_timeout={_BUSY_MS}")
+        # SQLite returns if it was busy, the pages in the log, and those of them that were moved: all 0 once the log is
+        # empty.
         return bool(cursor.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0))
     return False
 
@@ -243,6 +247,7 @@ def _fits(header: Header | None, headers: set[Header]) -> bool:
     """Return True if a file may have its header, by those that it had. While a checkpoint works, and after one that
     was killed, the file may have fewer pages than its header says: any number between is right.
     """
+    # Without known headers there is nothing to compare. What is no database fits none of those that are known.
     if header is None or not headers:
         return not headers
     size, pages, *others = header
@@ -287,6 +292,8 @@ def _headers_in(log: Path) -> Iterator[Header]:
     with suppress(OSError), log.open("rb") as file:
         begin = file.read(_LOG_HEADER)
         size, salts = int.from_bytes(begin[8:12]), begin[16:24]
+        # Frames with other salts are left from before the log was begun anew. Of page 1 the numbers of `Header` are
+        # read, at the places where the header of a database has them.
         while len(frame := file.read(_FRAME_HEADER)) == _FRAME_HEADER and frame[8:16] == salts:
             if int.from_bytes(frame[:4]) == 1:
                 page = file.read(size)

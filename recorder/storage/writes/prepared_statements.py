@@ -146,5 +146,6 @@ def _upsert(table: type[SQLModel], columns: tuple[str, ...], key: tuple[str, ...
 def _repeated(sql: str, count: int) -> str:
     """Repeat the VALUES for `count` rows. SQLAlchemy would take tens of milliseconds to compile that."""
     before, values, after = sql.partition(" VALUES ")
+    # Without an ON CONFLICT both last parts are empty.
     row, conflict, action = after.partition(" ON CONFLICT ")
     return before + values + ", ".join([row] * count) + conflict + action

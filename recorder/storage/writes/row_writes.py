@@ -55,6 +55,7 @@ def write_rows(
     for uid, rows in by_run.items():
         run_id = runs[uid]
         moment = {"of_run": run_id, "now": now_us() if heard is None else heard}
+        # The batch gets the next number of the run: readers ask for rows that changed since a number.
         changed = run(connection, moment, _run_update, heard is None).scalar_one()
         left = _imported_again(connection, rows, run_id)
         _upsert_rows(connection, rows, run_id, changed)
@@ -93,6 +94,7 @@ def _advance() -> Insert:
     )
     further = statement.excluded
     last = tuple_(position.parcel, position.process, position.n)
+    # An entry that is not later than the last one changes nothing, so that no row is counted.
     return statement.on_conflict_do_update(
         index_elements=["writer"],
         set_={name: further[name] for name in (*EntryNumber._fields, "written")},
@@ -127,6 +129,7 @@ def _imported_again(connection: Connection, changes: list[RowChange], run_id: in
     they may leave.
     """
     row, tag = tables.EvaluationRow, tables.RowTag
+    # Only what is imported has the step among its columns: others have it in their identity, which never changes.
     uids = [change.uid for change in changes if "step" in change.columns]
     if not uids:
         return set()

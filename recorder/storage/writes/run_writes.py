@@ -59,6 +59,7 @@ def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int 
             }
         if "finished" in columns and "state" in columns:
             has_failed = _has_failed_before(columns)
+            # Where the stored failure stays, the columns of this end keep their stored values.
             ends = {
                 name: case((has_failed, col(getattr(Run, name))), else_=columns[name]) for name in _END & columns.keys()
             }
@@ -66,6 +67,8 @@ def write_runs(connection: Connection, changes: Iterable[RunChange], heard: int 
         if change.unseen_sampling:
             columns["unseen_sampling"] = func.coalesce(col(Run.unseen_sampling), 0) + change.unseen_sampling
         if change.unattributed_errors:
+            # The counts are one JSON value: the lock keeps another transaction from changing it between reading and
+            # writing.
             counted = select(col(Run.unattributed_errors)).where(col(Run.uid) == change.uid).with_for_update()
             errors = Counter(connection.scalar(counted) or {}) + Counter(change.unattributed_errors)
             columns["unattributed_errors"] = dict(errors.most_common(_ERRORS))
