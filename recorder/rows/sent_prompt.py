@@ -62,6 +62,8 @@ def _of_template(given: list[Message], texts: Sequence[str], sent: list[Message]
     left = [(message, text) for message, text in zip(given, texts, strict=True) if text or message.get("tool_calls")]
     if not left:
         return sent, None
+    # `left` are the messages of the dataset that were not found yet. One that is a part of a longer message counts
+    # as found there, unless it is sent by itself later.
     messages, is_same = list[Message](), True
     for i, message in enumerate(sent):
         if left and _is_equal(*left[0], message):

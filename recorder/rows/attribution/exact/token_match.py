@@ -41,11 +41,14 @@ class Matching:
         fits = self._of_the_policy(chains, fits)
         self._find_contested(chains, fits)
         unmatched = []
+        # The queue gives the most urgent chain. Rows that were taken meanwhile change what it fits, so its fits are
+        # computed again, and a chain that became less urgent goes back into the queue.
         waiting = [(self._urgency(chains[i], fits_of_chain), i) for i, fits_of_chain in enumerate(fits)]
         heapify(waiting)
         while waiting:
             urgency, i = heappop(waiting)
             again = self._fits(chains[i], fits[i])
+            # A chain that fitted some row exactly is not put on a row that it fits only by parts.
             if _exact(fits[i]):
                 again = _exact(again)
             if not again:
@@ -159,6 +162,7 @@ class Matching:
             }:
                 claims[data].append(i)
         rows = Counter(row.data for row in self._tokens)
+        # These are the branches whose chains have a row without contest.
         taken = {chains[i].branch for data, found in claims.items() if len(found) <= rows[data] for i in found}
         has_a_row_each = bool(self._state.branch_of_each_row())
         for data, claimants in claims.items():
@@ -173,6 +177,7 @@ class Matching:
                 if self._state.failed_orders:  # what fits a part of another row may be all that this row has
                     self._state.contested.update(j for i in claimants for j in fits[i])
                 continue
+            # Here a branch is a row, so a chain whose branch has a row already does not get one of these.
             for i in (i for i in claimants if chains[i].branch in taken):
                 fits[i] = {j: row_fit for j, row_fit in fits[i].items() if self._tokens[j].data != data}
 

@@ -87,6 +87,7 @@ def _may_ask(failed: Generation, texts: Seq[str]) -> bool:
 def _goes_on(failed: Generation, turn: Turn | None) -> bool:
     """Return True if a request continues the one that a turn answered."""
     asked = failed.asked or b""
+    # Without its closing brackets and quotes, the JSON of a conversation is the beginning of a longer one's.
     return any(asked != before and asked.startswith(before.rstrip(b']"')) for before in _asked(turn))
 
 
