@@ -113,6 +113,7 @@ def diagnose(
         )
     if save or reset:
         notebook = Notebook(database_address(db))
+        # What is muted for the whole project is stored there, and not once more with the run.
         muted = {name_muted: why for name_muted, why in settings.muted.items() if of_project.get(name_muted) != why}
         subject, settings_to_store = recording.uid, replace(settings, muted=muted)
         if for_project:

@@ -51,6 +51,8 @@ def run(
     from logs_ui.recorder.delivery.writer import check_settings
     from logs_ui.recorder.storage.database import refuse_hopeless
 
+    # The parser takes the `--` away, so it is looked for among the arguments of this process, right before the
+    # program.
     is_command = sys.argv[-len(program) - 1] == "--" and not module
     command = program if is_command else [sys.executable, *(["-m"] if module else []), *program]
     if not is_command and not module and not Path(program[0]).exists() and shutil.which(program[0]):
@@ -87,6 +89,8 @@ def _stay_beside(events: str, served: "Address | None", port: int) -> None:
     """
     root = os.getpid()
     reading, writing = os.pipe()
+    # The process forks twice, and the child ends at once: so the grandchild, which watches, is no child of the
+    # program. The pipe brings the dashboard's address or an error; without a dashboard it just closes.
     if starter := os.fork():
         os.close(writing)
         os.waitpid(starter, 0)

@@ -40,6 +40,8 @@ class _Known:
         """Return True if the diagnosis is current, or, for a large run that is being written, was made a short while
         ago.
         """
+        # From the fourth part on, a moment has the run's state and settings; the parts before change with each
+        # rollout.
         return self.moment == moment or (time.monotonic() < self.until and self.moment[3:] == moment[3:])
 
 

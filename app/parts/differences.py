@@ -38,6 +38,7 @@ class Differ:
     def compare(self, a: str, b: str) -> Both:
         """Return the segments of both texts, in order."""
         start = _common(a, b)
+        # The common end is looked for behind the common beginning, so that the two never overlap.
         end = _common(a[start:][::-1], b[start:][::-1])
         middle_a, middle_b = a[start : len(a) - end], b[start : len(b) - end]
         head, foot = _shorten(a[:start], is_end=False), _shorten(a[len(a) - end :], is_end=True)

@@ -110,6 +110,8 @@ def tidy(value: Any) -> Any:
 def _short(value: float) -> float:
     if not abs(value) < _LARGEST_FLOAT32:
         return value
+    # A number that float32 holds exactly is written as briefly as float32 needs. Of any other, the noise of a sum
+    # is rounded off if that saves at least three characters.
     single = np.float32(value)
     if float(single) == value:
         return float(str(single))

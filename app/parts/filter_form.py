@@ -157,6 +157,7 @@ def in_full(db: Connection, run: Run, line: str) -> str:
 def repaired(parameters: Pairs, known_mistake: FilterError) -> RolloutFilter:
     """Return the filter of wrong parameters without the wrong parts."""
     pairs, field = parameters, known_mistake.field
+    # Each round removes the parts of one mistake, until what is left can be read, or nothing more can be removed.
     while True:
         rest = [
             (name, where.without(value, field) if name == where.WHERE else value)

@@ -86,6 +86,7 @@ def make_fall(fall: Waterfall, source: str, run: str, where: str, rollouts: int)
     `source` says in words where the best reward comes from.
     """
     changes = [fall.above, *(-share.cost for share in fall.shares)]
+    # `ends` are the levels between the lines: the best reward, then after what is above it, then after each cause.
     ends = list(accumulate(changes, initial=1.0 if fall.is_flat else fall.best))
     scale = Scale.over([*ends, 0.0 if fall.is_flat else fall.mean])
     return Fall(

@@ -178,6 +178,7 @@ def _back(request: Request, address: str, line: str) -> Response:
     came_from = urlsplit(request.headers.get("referer", ""))
     is_ours = came_from.netloc == request.headers.get("host") and came_from.path.startswith("/")
     page, place = address, "notes"
+    # A path that begins with two slashes would lead to another site.
     if is_ours and not came_from.path.startswith("//"):
         page = came_from._replace(scheme="", netloc="", fragment="").geturl()
         place = "notes" if came_from.path == address else line

@@ -75,6 +75,7 @@ def middle(text: object, limit: int = _LINE_LIMIT) -> Markup:
     """
     flat = _one_line(text, len(str(text)))
     at = len(flat) - _TAIL
+    # The cut must not part a character from the joiners and marks that belong to it.
     while at > 0 and (flat[at - 1] in _JOINERS or flat[at] in _JOINERS or unicodedata.category(flat[at])[0] == "M"):
         at -= 1
     if at <= _TAIL:
@@ -133,6 +134,7 @@ def _is_plain(text: str) -> bool:
 
 
 def _one_line(text: object, limit: int) -> str:
+    # Escape sequences and white space are removed below, so that more than `limit` characters are taken.
     whole = str(text)[: limit * 4]
     if _is_plain(whole):
         flat = whole.strip()
@@ -165,6 +167,7 @@ def _apply(state: dict[str, str], codes: str) -> None:
         elif code in {1, 2, 3, 4}:
             state[str(code)] = f"ansi-{('bold', 'dim', 'italic', 'underline')[code - 1]}"
         elif code in {22, 23, 24}:
+            # 22 ends bold and dim text, 23 italics, and 24 underlining.
             for undone in {22: "12", 23: "3", 24: "4"}[code]:
                 state.pop(undone, None)
         elif code == 39:

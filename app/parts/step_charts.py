@@ -105,6 +105,8 @@ class StepChart:
         span, wide = (high - low) or 1.0, (steps[-1] - steps[0]) or 1
         lines = []
         for line in self.lines:
+            # A pair without a value follows each list, so that its last part is not joined with the next list's
+            # first.
             pairs = [
                 pair
                 for values in (line.values, line.high or [])

@@ -191,6 +191,8 @@ def make_timeline(rollout: Rollout) -> list[Card]:
     for action in rollout.own_actions:
         (failures if _is_failure(action) else actions)[int(action.get("turn") or 0)].append(action)
     first = first_answer(rollout.messages, rollout.row.turns)
+    # The card of a call to the environment waits for the message that repeats its answer, and is merged with it.
+    # Before the model's next answer it is shown by itself.
     cards: list[Card] = []
     waiting: list[Card] = []  # answers that the next message may say again
     turn = 0
@@ -208,6 +210,7 @@ def make_timeline(rollout: Rollout) -> list[Card]:
             anomaly = _UNPARSED if _is_parsed(played) is False else None
             anomaly = _AT_THE_LAST_TURN[StopReason.LENGTH] if timing["finish"] in _CUT_OFF else anomaly
             cards.append(replace(card, turn=turn, anomaly=anomaly, **timing))
+        # Of the prompt, only the last message may be what the reset returned.
         elif message.get("role") in {"user", "tool", "environment"} and (turn or index >= first - 1):
             if turn == 0:
                 waiting += _answers(actions.pop(0, []))
@@ -440,6 +443,7 @@ def _with_tokens(cards: list[Card], rollout: Rollout) -> list[Card]:
     for index, end, (sampled, inserted) in zip(answers, [*answers[1:], len(cards)], runs, strict=True):
         counted[index] = replace(cards[index], tokens=sampled)
         messages = [i for i in range(index + 1, end) if cards[i].content is not None]
+        # Only if a single message follows are all of the inserted tokens known to be its own.
         if inserted and len(messages) == 1:
             counted[messages[0]] = replace(cards[messages[0]], tokens=inserted)
     return counted

@@ -72,6 +72,7 @@ class Source:
             yield connection
 
     def _open_engine(self) -> Engine:
+        # The lock is released before the stack closes the former engine, which may wait: see `_close`.
         with ExitStack() as behind_the_lock, self._lock:
             identity, before = identity_of(self.address), self._identity
             if before[1:2] == (None,):  # to read an SQLite file that has no log begins one

@@ -125,6 +125,7 @@ def _cached_or_asked(
     stands_still: bool,
 ) -> Figure:  # fmt: skip
     run = summary.run
+    # `changed` counts only for a figure that stands still with its run; any other one is shown for its rest alone.
     moment = run.id, run.changed if stands_still else None, summary.state, run.finished
 
     def again(connection: Connection) -> None:

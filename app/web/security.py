@@ -67,6 +67,8 @@ class KnownHosts:
     hosts: Sequence[str]  # `*` allows any
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Starlette's middleware either calls `let_in` or sends a refusal of its own, which is held back and
+        # replaced by ours.
         is_known = False
 
         async def let_in(scope: Scope, receive: Receive, send: Send) -> None:

@@ -76,6 +76,7 @@ class NewestAudit:
         if diagnosed.imported is not None:
             return NotJudged("The rollouts were imported: logs-ui audit compares what their files have.")
         last = diagnosed.rows.last_steps(1, _NEWEST)
+        # Advantages compare whole groups, so all rollouts of the groups of the newest ones are taken.
         last = last.where(np.isin(last.group, np.unique(last.group[np.argsort(last.id)[-_NEWEST:]])))
         where = ids(last.id)
         seen = where, last.reward.tobytes() + last.advantage.tobytes()  # these are written later
@@ -123,6 +124,7 @@ def _sources(db: Database, run: Run) -> Sources:
     source = queries.tokenizer_json(db, run.tokenizer) if run.tokenizer else None
     sources = queries.run_sources(db, [run.id or 0]).get(run.id or 0, [])
     environments = [source.hash for source in sources if source.kind == SourceKind.ENVIRONMENT and source.hash]
+    # Only where TRL plays one environment by itself are all public methods of its class known to be tools.
     is_own = all(source.kind != SourceKind.ROLLOUT for source in sources) and len(environments) == 1
     texts = queries.source_texts(db, environments).values() if is_own else ()
     tools = {name for text in texts for name in _METHOD.findall(text)} - _NO_TOOLS

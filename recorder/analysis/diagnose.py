@@ -109,6 +109,7 @@ class Diagnosis:
         settings = settings or in_force
         of = self.columns.sample
         whole = len(rows) if of is None else of.rollouts
+        # This estimates the number of attributed calls of the whole run from the rollouts that were read.
         calls = float(np.nansum(rows.turns) + np.nansum(rows.facts["env_steps"])) * whole / max(len(rows), 1)
         state = queries.state_of(run, queries.now(db))
         modes = {series.mode for series in queries.step_series(db, run.id or 0)}

@@ -235,6 +235,8 @@ def _sample(db: Database, run_id: int, mode: Mode) -> Sample | None:
     with Session(db) as session:
         steps = session.execute(query.order_by(step.desc())).all()
     all_of_it = sum(number for _, number in steps)
+    # Half of the sample is for the newest steps, and the older steps share the other half. `every` is a power of
+    # two, so that a later sample contains only steps of the earlier one: `refresh` then only drops rows.
     left = all_of_it - SAMPLED // 2
     if left <= LARGE - SAMPLED // 2:
         return None

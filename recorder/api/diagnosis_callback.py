@@ -134,6 +134,8 @@ class DiagnosisCallback:
                     self._last_step, self._last_time = step, now
                     watch.request()
         card = self._watch.stopped_by if self._watch is not None else None
+        # Only the first rank diagnoses, but all ranks have to stop after the same step, so each asks the first one.
+        # Without `stop_on` they exchange nothing.
         if self._stops and first_rank_says(card is not None):
             control.should_training_stop = True
             if card is not None and not self._stopped:
@@ -222,6 +224,7 @@ class _Watch:
             began = time.monotonic()
             with guard("diagnosing the run"):
                 self._diagnose()
+            # The end of the training ends this rest, too.
             self._ending.wait(_REST * (time.monotonic() - began))
 
     def _diagnose(self) -> None:

@@ -85,6 +85,7 @@ class OpenRollout(CurrentRow):
             self._unbegun.discard(self)
             self.__exit__(None, None, None)
             self._writer.flush(_TICKET_SECONDS)
+        # From here on the other process records the rollout, and this one may only score it.
         call.settled = call.settled or is_passed_on
         return _received, (self._writer.address, socket.gethostname(), frames, options)
 
@@ -276,6 +277,8 @@ class OpenRollout(CurrentRow):
                 self._writer.put(FinishedJob(self._call, self._output, self._metadata, self._end_columns, now_us()))
             else:
                 self._writer.put(FailedJob.of(self._call, error))
+                # The exception decides how the rollout ended, so of the columns for its end only the staleness is
+                # stored.
                 columns = {name: value for name, value in self._end_columns.items() if name == "staleness"}
                 if columns:
                     self._writer.put(ColumnsJob(self._call, [columns]))

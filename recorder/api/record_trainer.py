@@ -175,7 +175,10 @@ class LogsUICallback:
         announce: bool = True,
         **options: Unpack[RecordOptions],
     ) -> None:
+        # A wrong option or database raises here, where the user wrote it, and not when the training starts.
         writer_for(checked_options(type(self), options).address)
+        # True is the default of `announce`: it becomes None here and is left out, so that this callback counts as
+        # one without options.
         all_options = {"task": task, "parse": parse, "announce": announce and None, **options}
         self._options: dict[str, Any] = {name: value for name, value in all_options.items() if value is not None}
         trl.at_start(_record_by_callback)

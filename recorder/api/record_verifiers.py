@@ -115,6 +115,7 @@ def _record(run: OpenRun, trace: Any, group: str, number: int) -> None:
 def _record_calls(row: OpenRollout, trace: Any) -> None:
     """Record the model's calls, as if they were replies of a server, and the tools' answers between them."""
     strand = row._strand  # noqa: SLF001
+    # A trace has times of the day, and records have those of `perf_counter`: `clock` converts the one to the other.
     log, clock = strand.tree.log, time.perf_counter() - time.time()
     by_node = {call.node: call for call in trace.calls if call.node is not None}
     for call in (call for call in trace.calls if call.error is not None and call.node is None):
@@ -155,6 +156,8 @@ def _reply(nodes: Any, node: Any, message: dict[str, Any], call: Any) -> dict[st
     """Return a sampled node as the choice of a chat completion, with vLLM's ids if the trace has them."""
     choice = {"index": 0, "message": message, "finish_reason": call and call.finish_reason}
     if sampled := sum(node.mask):
+        # The sampled tokens are the last ones of the node. All before them, in this node and those above, are the
+        # context.
         ids = [token for part in (*_above(nodes, node), node) for token in part.token_ids]
         logprobs = {"tokens": ids[-sampled:], "token_logprobs": list(node.logprobs)}
         choice |= {"prompt_token_ids": ids[:-sampled], "token_ids": ids[-sampled:], "logprobs": logprobs}

@@ -24,6 +24,7 @@ from logs_ui.recorder.storage.file_system import network_kind
 
 def pack_open(call: OpenCall, output: Output | None, metadata: bytes, end_columns: dict[str, Any]) -> list[bytes]:
     """Return a rollout, with all that was recorded of it, for a process that goes on with it."""
+    # The options hold functions of the user, which have no form on the wire: `OpenRollout.__reduce__` pickles them.
     sent = call.carrying(call.so_far(), texts=True)
     sent.options = RowOptions()
     return Wire().frames(FinishedJob(sent, output, metadata, end_columns, 0))[0]

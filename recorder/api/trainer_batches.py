@@ -55,6 +55,7 @@ class _Batch:
         # Copied: reward functions are given the same lists, and may change them.
         self.output = {key: rows and [list(row) for row in rows] for key, rows in output.items()}
         if any(hasattr(type(environment), "get_reward") for environment in trl.environments(self.trainer)):
+            # The trainer asks the environments for rewards next, and these calls belong to the rows as well.
             self.call.collector.tree.closed = False
         else:
             self.end()

@@ -119,6 +119,8 @@ class Recording:
         # TRL asks a vLLM server for prompts[::num_generations] only.
         is_served = getattr(trainer, "use_vllm", False) and getattr(trainer, "vllm_mode", None) == "server"
         if is_served and call.process == 0 and call.mode == Mode.TRAIN:
+            # `firsts` are the indices of the first row of each row's group: only that row's prompt was sent to the
+            # server.
             firsts = [i - (call.first + i) % call.generations for i in range(len(prompts))]
             others = sum(call.prompts[first] != call.prompts[i] for i, first in enumerate(firsts))
             if others:
@@ -182,6 +184,7 @@ class Recording:
         names = distinct(names)
         scored = now_us()
         tasks = call.tasks
+        # Where the batch's dataset rows were not seen when the rows were opened, the tasks are named here.
         if None in tasks and len(inputs) == len(tasks):
             tasks = self._tasks(inputs, call)
         columns = [

@@ -100,6 +100,7 @@ def _name_faults(recorded: Recorded, way: Way, odd: Sequence[tuple[Ints, Batch]]
     if explanation is not None:
         faults = explanation.faults
     else:
+        # If the sorted advantages are the expected ones, they are computed correctly, and belong to other rollouts.
         pairs = [(np.sort(candidate.advantage), np.sort(advantages(candidate, way)[0])) for candidate in tried]
         is_moved = all(np.allclose(recorded_ones, other, atol=_EXPLAINED) for recorded_ones, other in pairs)
         faults = {"advantage_order" if is_moved else "advantage": ""}
@@ -123,6 +124,8 @@ def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
         regrouped = _regroup(sample, weights, groups)
         if regrouped is None:
             continue
+        # Where each function is normalized by itself, epsilon cannot be computed from the sum, so powers of ten are
+        # tried.
         fitted = _POWERS if shape.aggregation == NORMALIZE else filter(None, [_rounded(epsilon_of(regrouped, shape))])
         faults: dict[str, str] = {}
         if groups:

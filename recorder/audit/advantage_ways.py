@@ -110,6 +110,8 @@ def advantages(batch: Batch, way: Way) -> tuple[Floats, Floats]:
         whole = replace(batch, group=everybody, members=everybody)
         centered = rewards - _by(whole if way.aggregation == NORMALIZE else batch, rewards, _mean)
         if way.leaves_out:
+            # The distance from the mean of the n - 1 others is n / (n - 1) times the distance from the mean of all
+            # n.
             count = _by(batch, rewards, lambda of_group: np.isfinite(of_group).sum())
             centered = centered * count / (count - 1)
             centered -= _mean(centered) if way.scale == "batch" else 0.0
@@ -130,6 +132,8 @@ def fits(batch: Batch, way: Way, tolerance: float) -> Bools:
 
 def epsilon_of(batch: Batch, way: Way) -> float | None:
     """Return what the recorded advantages add to the standard deviation; None where they are not divided by one."""
+    # With the standard deviation s, an advantage is bare / (s + epsilon), and scaled is bare / s. So epsilon is
+    # bare / advantage - bare / scaled, of which the median is taken over the rollouts.
     bare, scaled = (
         np.abs(advantages(batch, other_way)[0]) for other_way in (replace(way, scale="none"), replace(way, epsilon=0.0))
     )

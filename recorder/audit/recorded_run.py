@@ -55,6 +55,8 @@ class Recorded:
             chosen = self.batch == batch
             count = int(chosen.sum())
             size = None if self.is_evaluation[chosen][0] else self.config.get("generation_batch_size")
+            # Places are numbered from 0, so that a group is missing in between if the highest is not below the
+            # count.
             is_whole[chosen] = in_whole_group[chosen].all() and self.place[chosen].max() < count == (size or count)
         return is_whole
 

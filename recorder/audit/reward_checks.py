@@ -45,6 +45,7 @@ def _look_at_evaluation(recorded: Recorded) -> Looked:
         return Looked(lacking="a training and an evaluation with functions' values in one run")
     weights = np.nan_to_num(recorded.weights)  # a function that does not score has weight 0
     usual = np.unique(weights[is_known & ~is_eval], axis=0)  # a schedule may change them
+    # (N,) This is the largest difference from those weights of the training that are nearest.
     distance = np.abs(weights[:, None] - usual[None]).max(2, initial=0.0).min(1)
     off = is_known & is_eval & (distance > SAME)
     otherwise, names = _scored_otherwise(recorded)
@@ -63,6 +64,8 @@ def _scored_otherwise(recorded: Recorded) -> tuple[Bools, list[str]]:
         rows = np.flatnonzero(is_known & np.isfinite(recorded.values[:, i]))
         keys = np.stack([recorded.prompt_key[rows], recorded.completion_key[rows]], 1)
         code = np.unique(keys, axis=0, return_inverse=True)[1].reshape(-1)
+        # `low` and `high` have the lowest and the highest value of each completion, in the training (row 0) and in
+        # the evaluation (row 1). If a function gives one completion several values within either, it is not judged.
         low, high = (np.full((2, len(rows)), end) for end in (np.inf, -np.inf))
         place = recorded.is_evaluation[rows].astype(int), code
         np.minimum.at(low, place, recorded.values[rows, i])

@@ -31,6 +31,8 @@ def _look_at_tokens(name: str, recorded: Recorded) -> Looked:
     faults = TOKEN_CHECKS[name].findings
     rows = {fault: np.array([fault in (row_faults or ()) for row_faults in of_tokens], bool) for fault in faults}
     unseen = np.array([token.is_unseen for token in recorded.tokens], bool)
+    # If at least as many calls have no row as rows have no generation, these rows' ids most likely are not the
+    # sampled ones, by which the calls would have been attributed.
     if name == "Ids" and 0 < unseen.sum() <= recorded.lost_calls and not unseen.all():
         rows["retokenized"] |= unseen
     faults_of_rows = [Found(fault, of) for fault, of in rows.items()]

@@ -171,6 +171,8 @@ def _look_at_samples(
     is_repeated = size > 1 and np.array_equal(tokens.completion_ids[:size], tokens.prompt_ids)
     is_altered = bool(inserted) and any("altered" in generation or "absent" in generation for generation in generations)
     altered = "other_ids"
+    # If encoding the row's own text gives the row's ids, and that text holds all answers, the texts were encoded
+    # again.
     if is_altered and seen.drift == -1:
         text = _bare(sources.decode(tokens.completion_ids, bare=True))
         is_said = all(
@@ -183,6 +185,8 @@ def _look_at_samples(
     seen.faults["Ids"] = ["repeated_prompt"] * is_repeated + [altered] * (is_altered and not is_repeated)
     if not generations or inserted is None:
         return
+    # `masked` counts the tokens that the mask leaves out of answers that it trains on in part. An answer that is
+    # left out as a whole is no fault, and is only noted.
     left_out = [(generation.get("masked", 0), generation.get("tokens", 0)) for generation in generations]
     masked = sum(count for count, size in left_out if count < size)
     seen.is_masked = any(count >= size > 0 for count, size in left_out)
@@ -192,6 +196,8 @@ def _look_at_samples(
     contexts = [generation["context"] for generation in generations if "context" in generation]
     seen.faults["Context"] = []
     if contexts and not is_repeated:
+        # If the context first differs within a thought, or where one begins, the chat template left the reasoning
+        # out.
         before, after = tokens.completion_ids[: min(contexts) - size], tokens.completion_ids[min(contexts) - size :][:8]
         text = "" if min(contexts) < size else sources.decode(before)
         thinks = text.count("<think>") > text.count("</think>") or sources.decode(after).lstrip().startswith("<think>")

@@ -180,6 +180,8 @@ def compare_runs(run: RunGroups, references: Mapping[str, RunGroups]) -> Against
         return Against("not_judged", runs)
     first, last = int(flat.step.min()), int(flat.step.max())
     parts = int(min(_PARTS, last - first + 1, sizes.min() // LEAST_UNITS))
+    # (N,) `place` numbers the part of the steps that a group lies in, for each run apart, so that one pass computes
+    # the means of all runs and parts.
     place, shape = flat.run * parts + (flat.step - first) * parts // (last - first + 1), (flat.size, parts)
     names = dict.fromkeys(name for reference in (run, *references.values()) for name in reference.means)
     tested, lacking, equal = dict[str, tuple[float, int, Floats]](), list[str](), set[bytes]()
@@ -198,6 +200,8 @@ def compare_runs(run: RunGroups, references: Mapping[str, RunGroups]) -> Against
     is_judged, figures = len(runs) >= LEAST_REFERENCES and bool(tested), list[tuple[float, ComparedFigure]]()
     for name, (chance, part, adjusted) in tested.items():
         alike = sum((other in _FIRST) == (name in _FIRST) for other in tested)
+        # The first figures have half of the level, and the others the other half; each half is divided by the
+        # number of its figures.
         is_sure = is_judged and chance * 2 * alike < _LEVEL
         begins = first - (-part * (last - first + 1) // parts)
         left = flat.find_departure(name, adjusted, begins, _SIDE * (last - first + 1) // parts) if is_sure else None
@@ -216,6 +220,8 @@ def _find_surest(mean: Floats, variance: Floats, groups: Ints) -> tuple[float, i
     """
     parts = np.arange(mean.shape[1])
     starts, cuts = parts[: max(len(parts) - 1, 1)], parts[_SIDE:-_SIDE]  # a cut's own part is on neither side
+    # Weights (P,) make one number of the parts: the mean from a part to the end, or the mean of three later parts
+    # less that of three earlier ones.
     levels = [(parts >= start) / (parts >= start).sum() for start in starts]
     changes = [(abs(parts - cut) <= _SIDE) * np.sign(parts - cut) / _SIDE for cut in cuts]
     chances = [

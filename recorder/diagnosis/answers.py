@@ -91,6 +91,7 @@ def _find_marks(text: str) -> Iterator[tuple[int, str, str]]:
         before, separator, rest = text.rpartition(mark)
         stop = rest.find(end) if end in rest else len(rest)
         if mark == _BOXED:  # which may hold braces of its own
+            # The first brace that closes more than was opened ends the box.
             depths = accumulate((character == "{") - (character == "}") for character in rest[:_LONGEST])
             stop = next((at for at, depth in enumerate(depths) if depth < 0), 0)
         if separator and (answer := rest[:stop].strip()):

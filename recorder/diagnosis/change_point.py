@@ -47,6 +47,8 @@ def change(trend: Trend) -> Change | None:
     values = values / size  # squares of huge rewards would overflow
     centred, place = values - values.mean(), np.arange(1, count)
     squares = float(centred @ centred)
+    # `left` has for each split the sum of squares about the two means: that about the one mean, less the part
+    # between the two.
     left = np.maximum(squares - np.cumsum(centred)[:-1] ** 2 * count / (place * (count - place)), 1e-12 * squares)
     left[[0, -1]] = squares  # one point alone is no level
     best = int(np.argmin(left))
@@ -144,6 +146,8 @@ def _lines(steps: Floats, values: Floats) -> _Lines:
         return rise
 
     after = count - ones[last + 1]
+    # Each line is 0 before it rises, grows by 1 with each step, and then stays at `width`. Its sum, the sum of its
+    # squares and that of its products with the values give the slope of the least squares.
     line = between(xs) - begin * between(ones) + width * after
     line_squared = between(squared) - 2 * begin * between(xs) + begin**2 * between(ones) + width**2 * after
     both = between(products) - begin * between(ys) + width * (ys[-1] - ys[last + 1])
@@ -171,6 +175,8 @@ def _begin(trend: Trend, limit: float) -> dict[str, Any]:
     they are not above it at the end, or are too few to tell.
     """
     rest = tuple(point for point in trend if math.isfinite(point[1]))
+    # Each round looks at the largest change of what is left. A change that was undone later, one to the better, and
+    # one that stays below the limit are left behind with all that was before them.
     while jump := change(rest):
         after = rest[jump.place :]
         later = change(after)

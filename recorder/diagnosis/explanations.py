@@ -83,6 +83,8 @@ def order_cards(cards: Sequence[Card], lost: Floats) -> tuple[Card, ...]:
 
     def place_of(name: str) -> tuple[float, int]:
         if name not in places:
+            # A card is placed by its cost, but not before the first card that explains it. The depth puts it below
+            # that one where both have the same place.
             places[name] = (-cost[name], 0)  # ends the recursion if cards explain each other in a circle
             if behind[name]:
                 before, depth = min(place_of(other) for other in behind[name])

@@ -84,6 +84,8 @@ def compare(values: Floats, chosen: Bools, units: Ints, strata: Ints | None = No
     unit = np.unique(units[is_known], return_inverse=True)[1]
     stratum = np.zeros(len(x), np.int64) if strata is None else np.unique(strata[is_known], return_inverse=True)[1]
     sizes = np.bincount(stratum)
+    # The weight is what is left of `is_chosen` within a stratum, so that `weight @ x / total` is the coefficient of
+    # a regression: the difference within strata.
     weight = is_chosen - (np.bincount(stratum, is_chosen) / np.maximum(sizes, 1))[stratum]
     total = float(weight @ weight)
     if total < 1e-9:  # of rounding

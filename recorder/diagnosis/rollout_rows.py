@@ -178,6 +178,7 @@ class Groups:
         mean = means(rows.group, rows.reward, count)
         std = np.sqrt(means(rows.group, (rows.reward - mean[rows.group]) ** 2, count))
         step = np.zeros(count, np.int64)
+        # The last assignment to a group stays, which in reverse order is that of its first rollout.
         step[rows.group[::-1]] = rows.step[::-1]
         return cls(size, low, high, mean, std, step)
 
@@ -201,6 +202,7 @@ def ends(codes: Ints, values: Floats, count: int) -> tuple[Floats, Floats]:
 
 def distinct(codes: Ints, *columns: Floats | Ints, count: int) -> Ints:
     """Return (count,) number of different combinations of the columns' values for each code, 0 to count - 1."""
+    # Sorted, a combination is another one where any column differs from the row before.
     order = np.lexsort((*columns, codes))
     changes = [np.diff(column[order], prepend=np.nan) != 0 for column in (codes, *columns)]
     return np.bincount(codes[order][np.any(changes, axis=0)], minlength=count)

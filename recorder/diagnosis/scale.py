@@ -127,6 +127,7 @@ def _units(rows: Rows, settings: Settings) -> tuple[Unit, ...]:
         holds, of_unit = unit.holds(rows), settings.of_environment(unit.eval)
         best, source, is_flat = _find_best(rows.reward[holds & np.isfinite(rows.reward)], of_unit, "its")
         if of_unit.max_reward is None and (unpaid := _sum_unpaid(rows, holds)) > 0:
+            # Where all rewards are equal, `_find_best` returned one more than they are, and that is taken off again.
             best, source, is_flat = best - is_flat + unpaid, "what its functions give", False
         if is_flat and best > 1:  # all have the same reward above 0
             best, source, is_flat = best - 1, "its only reward", False
@@ -169,5 +170,7 @@ def _parts(rows: Rows) -> list[str]:
     if len(sets) < 2:
         return []
     often = np.array([np.isfinite(rows.values[name]).sum() for name in names])
+    # (S, F) This is how many rollouts each function scored, for the functions that a single set has; 0 for the
+    # others.
     only = (sets & (sets.sum(axis=0) == 1)) * often
     return [names[int(of_set.argmax())] for of_set in only] if only.any(axis=1).all() else []

@@ -133,6 +133,8 @@ def has_cause(rows: Rows, *ids: LossCause) -> Bools:
 def losses(rows: Rows, scale: Scale) -> Floats:
     """Return (N,) best reward minus the rollout's; negative above the best."""
     reward, best = rows.reward, scale.bests(rows)
+    # A rollout without a reward counts as 0, or as the best where that is below 0. Minus infinity counts as 0, and
+    # infinity as the best.
     rewards = np.where(np.isnan(reward), np.minimum(best, 0.0), np.nan_to_num(reward, neginf=0.0))
     return best - np.where(reward == np.inf, best, rewards)
 

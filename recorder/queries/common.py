@@ -60,6 +60,7 @@ def newest_ids(session: Session, run_id: int, step_max: float | None, number: in
     top = select(func.max(of_id)).where(*of_run)
     if step_max is not None:
         last = select(func.max(col(row.step))).where(*of_run, col(row.step) <= step_max).scalar_subquery()
+        # In an expression, so that SQLite looks the step up in its index and does not walk the whole run by id.
         top = select(func.max(of_id + 0)).where(*of_run, col(row.step) == last)
     high = session.scalar(top) or 0
     below = select(of_id).where(*of_run, of_id <= high).order_by(of_id.desc()).offset(number).limit(1)

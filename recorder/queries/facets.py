@@ -72,6 +72,8 @@ def facets(
             totals[i].update({value: number} if value is not None else {})
     counts = [dict.fromkeys(of_facet, 0) for of_facet in totals]
     for values, number in combinations:
+        # Each facet is counted without its own choice: rows that satisfy all choices count in each facet, and rows
+        # that miss only one choice count in that one's facet.
         misses = [i for i, value in enumerate(values) if chosen[i] and value not in chosen[i]]
         for i in range(len(values)) if not misses else misses if len(misses) == 1 else ():
             if (value := values[i]) is not None:
@@ -159,6 +161,7 @@ def kinds(db: Database, run_id: int, filter: RolloutFilter, span: Span | None = 
         ended = values[3] in {Status.OK, Status.ERROR}
         parts = {Scored.YES: scored, Scored.AWAITING: waiting, Scored.NO if ended else None: number - scored - waiting}
         numbers.update({(*values, part): count for part, count in parts.items()})
+    # Above, rows whose process died were counted as running; here they are counted as aborted instead.
     for *values, is_scored in lost:
         part = Scored.YES if is_scored else None
         numbers[*values, part] -= 1

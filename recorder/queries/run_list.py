@@ -93,7 +93,7 @@ def run_configs(db: Database, chosen: RunFilter, limit: int) -> list[dict[str, A
 
 
 def these_runs(db: Database, ids: Iterable[int]) -> list[ListedRun]:
-    """Run by their numbers; missing ones are left out."""
+    """Return runs by their numbers, in their order; missing ones are left out."""
     with Session(db) as session:
         runs = session.scalars(select(Run).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))).all()
         return _with_annotations(session, runs, clock.now(session.connection()))

@@ -47,6 +47,7 @@ def neighbours_in_time(
         inside = session.scalar(select(col(EvaluationRow.id)).where(*itself)) is not None
         if filter.sort in orders:
             cursor = Cursor(None, row.id or 0)
+            # The row before this one is the first after it in the opposite order.
             pages = [
                 _scan_in_time(session, run_id, replace(filter, sort=order), cursor, 1, time.monotonic() + seconds)
                 for order in (orders if filter.sort == Sort.OLDEST else reversed(orders))

@@ -117,6 +117,7 @@ def _answer_entries(row: RowCalls, tokens: Tokens | None, spelling: chat_parser.
             entries.append(_entry(number, answer, steps[0], row))
         else:
             entries += _of_turn(number, answer, steps, row)
+            # The model call is described at the entry that has the answer, and that follows the entries of resets.
             place += sum(step.kind == "reset" for step in steps)
         if details := _generation(turn, sampling) | ({} if tokens is None else trained_otherwise(turn, tokens)):
             entries[place]["generation"] = details
@@ -190,6 +191,8 @@ def _entry(turn: int, answer: str | None, call: EnvironmentCall, row: RowCalls) 
     reward, done = call.reward, call.done
     children = [child for child in row.children if child.within == call.order] if row.children else ()
     if children:
+        # A call that made calls itself, such as a tool that steps an environment, takes over their rewards and
+        # their end where it has none of its own.
         metadata = {**(metadata or {}), "calls": [_entry(turn, None, child, row) for child in children]}
         rewards = [child.reward for child in children if child.reward is not None]
         reward = sum(rewards) if reward is None and rewards else reward

@@ -132,6 +132,7 @@ def _asked_keys(call: RolloutCall, tokens: list[Tokens | None], spelling: Spelli
     row_keys: list[int] = []
     for row_key, row in zip(keys, tokens, strict=True):
         prompt = "" if row is None else spelling.whole(row.prompt_ids)
+        # The first value prefers a prompt that holds the row's own, as its own does; then the longest one counts.
         fits = [
             (text_of[row_key] in prompt_end, len(prompt_end), key == row_key, key)
             for key, prompt_end in text_of.items()

@@ -36,6 +36,8 @@ def end_of(
     failure = (without_keys(failed["error"]), failed.get("reason")) if failed else None
     unanswered = _find_unanswered(row, moves) if row.failures else None
     error = broken.error if broken else next((line for line, _ in filter(None, (failure, unanswered))), None)
+    # The first that applies decides: a call of the environment that broke the row, what the function reported
+    # itself, a call of the model that failed last, and otherwise what the calls show.
     if broken:
         reason = error_reason(broken)
     elif failure:
@@ -46,6 +48,7 @@ def end_of(
         reason = _raised_reason(*unanswered)
     else:
         reason = _stop_reason(row, moves, actions, tokens, options, by_tools=by_tools)
+    # The last answer is whole, and no token of the row follows it: a tool's answer to it would have followed.
     is_whole = bool(row.turns) and row.turns[-1].sequence.finish == "stop" and _room(row.turns[-1], tokens) == 0
     no_room = int(options.offers_tools and reason == StopReason.LENGTH and is_whole) if row.turns else None
     return {"status": Status.ERROR if error else Status.OK, "stop_reason": reason, "error": error, "no_room": no_room}

@@ -35,6 +35,8 @@ def messages_of(
     """
     if tokens is not None and spelling is not None:
         joined = joined_turns(row, tokens)
+        # The prompt that was sent is the context of the answer with which the completion begins; the function may
+        # have returned other ids as its prompt.
         heard = (turn.sequence.context for turn in row.turns if turn.start == 0)
         sent_ids = next((ids for ids in heard if ids is not None), tokens.prompt_ids)
         prompt, kind = spelling.prompt(call.prompts[index], sent_ids)
@@ -47,6 +49,7 @@ def messages_of(
     if not row.turns:
         return prompt_given, None
     sequences = [turn.sequence for turn in row.turns]
+    # Each request was one text and no list of messages: its JSON begins with a quote.
     if all(sequence.text is not None and (sequence.messages or b"").startswith(b'"') for sequence in sequences):
         texts = [(orjson.loads(sequence.messages or b""), sequence.text or "") for sequence in sequences]
         whole = texts[0][0]

@@ -31,6 +31,8 @@ def packed(changes: Iterable[Change | RowDraft]) -> Batch:
         payloads.append(draft.content)
         if draft.tokens is not None:
             payloads.append(unpacked_tokens(draft.tokens))
+    # `small` has the packed payloads in the same order: for each draft its content, and then its tokens if it has
+    # any.
     small, starts = pack_together(payloads)
     following = iter(small)
     for draft, facts in zip(drafts, _measure(drafts), strict=True):

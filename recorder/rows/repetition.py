@@ -62,6 +62,8 @@ def _shares(texts: list[bytes], least: int) -> list[Shares | None]:
     words, starts = _words(b" " + b" ".join(texts) + b" ")
     edges = np.searchsorted(starts, np.cumsum([len(text) + 1 for text in texts]))
     counts = np.diff(edges, prepend=0)
+    # `numbers` has for each word the number of its text. `threes` are the hashes of each word with the two after
+    # it, and `whole` tells which of these runs lie within one text.
     numbers = np.repeat(np.arange(len(texts), dtype=np.uint32), counts)
     threes = words[:-2] + words[1:-1] * np.uint32(_SECOND) + words[2:] * np.uint32(_THIRD)
     whole = numbers[:-2] == numbers[2:]
@@ -77,9 +79,13 @@ def _words(data: bytes) -> tuple[Hashes, NDArray[np.intp]]:
     """Return the hash of each word, a polynomial of the numbers of its bytes, and the offset at which it starts."""
     values, powers, inverses = _tables(max(len(data), _PIECE + 2).bit_length())
     letters = np.frombuffer(data, np.uint8)
+    # Bytes are unsigned and wrap around below 0, so that one comparison tests both ends of a range of blanks. Edges
+    # come in pairs: the blank before a word, and the word's last byte.
     blank = (letters - _TAB <= _CARRIAGE_RETURN - _TAB) | (letters - _SEPARATOR <= _SPACE - _SEPARATOR)
     edges = np.flatnonzero(blank[1:] != blank[:-1])
     starts, ends = edges[::2], edges[1::2]
+    # The sum over a word's bytes contains the power of the place at which the word starts. Divided by that power,
+    # it is the same wherever the word stands.
     sums = np.cumsum(values.take(letters) * powers[: len(data)], dtype=np.uint32)
     return (sums[ends] - sums[starts]) * inverses[starts], starts
 
@@ -103,6 +109,7 @@ def _different(hashes: Hashes, numbers: Hashes, count: int) -> list[int]:
     All hashes are written into a table, where the last one written to a place stays; this takes a quarter of the time
     of sorting. Hashes that another one replaced, a tenth at most, are sorted.
     """
+    # A key has the number of the text in its upper bits, and as much of the hash as fits in the others.
     bits = np.uint32(32 - max(1, (count - 1).bit_length()))
     keys = (hashes >> (np.uint32(32) - bits)) | (numbers << bits)
     size = max(_LEAST_TABLE, 2 + len(keys).bit_length())

@@ -64,6 +64,8 @@ def _of_template(prompt_given: list[Message], texts: Sequence[str], sent: list[M
     ]
     if not left:
         return sent, None
+    # `left` are the messages of the dataset that were not found yet. One that is a part of a longer message counts
+    # as found there, unless it is sent by itself later.
     messages, is_same = list[Message](), True
     for place, message in enumerate(sent):
         if left and _is_equal(*left[0], message):

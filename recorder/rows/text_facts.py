@@ -224,6 +224,7 @@ def _failures(entries: Sequence[Mapping[str, Any]], *, by_tools: bool) -> list[b
             is_known = is_known or parsed is not None
             mistaken = "tool_call" in text and not (turn == last and calls_in(text))
             failed = parsed is False or (parsed is None and not acted and (not by_tools or mistaken))
+            # A turn with several entries failed only if each of them did.
             by_turn[turn] = failed and by_turn.get(turn, True)
     return list(by_turn.values()) if by_turn and is_known else None
 
@@ -350,6 +351,7 @@ def _in_rounds(sent: Sequence[str]) -> int:
         stretch = period
         for place in range(period, len(sent)):
             stretch = stretch + 1 if sent[place] == sent[place - period] else period
+            # A stretch of one and the same action is no round.
             if stretch >= 2 * period and stretch > longest and len(set(sent[place - period + 1 : place + 1])) > 1:
                 longest = stretch
     return longest

@@ -33,6 +33,8 @@ def spelling_of(call: RolloutCall) -> chat_parser.Spelling | None:
         for stop, answer in answers:
             if stop and answer.sampled is not None and answer.text is not None and answer.finish == "stop":
                 whole = spelling.of(answer.sampled)
+                # The ids include the stop text, which the server left out of its own text: the answer is cut at the
+                # stop text that gives the server's text.
                 ends = [whole.rfind(text) for text in ([stop] if isinstance(stop, str) else stop) if text in whole]
                 spelling.cut(
                     answer.sampled, next((whole[:end] for end in ends if whole[:end].endswith(answer.text)), whole)

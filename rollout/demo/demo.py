@@ -91,12 +91,15 @@ class GuessServer:
     def wait_until_ready(self, timeout: float = 60.0) -> str:
         """Return the server's address once it answers. Raise RuntimeError if it does not within `timeout` seconds."""
         assert self._process.stdout is not None  # noqa: S101 (for the type checker)
+        # `readline` has no time limit. Killing the process closes its output, and `readline` then returns an empty
+        # line.
         give_up = threading.Timer(timeout, self._process.kill)
         give_up.start()
         try:
             url = self._process.stdout.readline().decode().strip()
             if not url:
                 raise RuntimeError(f"The demo's environment server did not start: {self._last_words()}")
+            # A proxy that the environment variables name could not reach a server on 127.0.0.1.
             direct = urllib.request.build_opener(urllib.request.ProxyHandler({}))
             with direct.open(f"{url}/health", timeout=timeout):
                 return url

@@ -36,6 +36,7 @@ def make_tokenizer() -> Any:
     from transformers import PreTrainedTokenizerFast
 
     splitter = pre_tokenizers.Split(Regex(WORDS), behavior="isolated")
+    # The vocabulary consists of all words that the game and the model can say, so that no text has an unknown word.
     corpus = [message["content"] for task in TASKS for message in prompt(task)]
     corpus += [feedback(GuessObservation(hint=hint, low=1, high=2)) for hint in ("higher", "lower")]
     corpus += [habit.format(a=1, b=2, c=3) for habit in HABITS]
@@ -94,6 +95,7 @@ def warm_up(model: Any, tokenizer: Any, *, seed: int, steps: int = 200, rows: in
     model.train()
     for _ in range(steps):
         batch = tokenizer.pad([_lesson(tokenizer, dice) for _ in range(rows)], return_tensors="pt")
+        # `pad` knows no field for a loss mask, so `token_type_ids` carries it. The loss ignores the label -100.
         spoken = batch.pop("token_type_ids")
         loss = model(**batch, labels=batch["input_ids"].masked_fill(spoken == 0, -100)).loss
         loss.backward()
@@ -106,6 +108,8 @@ def _lesson(tokenizer: Any, dice: random.Random) -> dict[str, list[int]]:
     """Return one conversation as token ids; `token_type_ids` is 1 where the model speaks."""
     ids = tokenizer.apply_chat_template(_conversation(dice), return_dict=False)
     start, newline, end, speaker = tokenizer.convert_tokens_to_ids([START, "\n", EOS, "assistant"])
+    # The model speaks after the header `<|im_start|>assistant\n`. The end token counts as spoken, too, because the
+    # model has to learn to write it.
     spoken, speaks = [], False
     for index, token in enumerate(ids):
         spoken.append(int(speaks))

@@ -25,6 +25,7 @@ class Environment:
     def __init__(self, start: Callable[[], Any]) -> None:
         self._thread = OwnThread()
         self._started = self._thread.submit(start)
+        # After a failed start there is nothing to end later, so the thread ends at once.
         self._started.add_done_callback(lambda _: self._thread.end() if self.has_failed else None)
 
     @property
@@ -39,6 +40,7 @@ class Environment:
         """End the environment, or let it end as soon as it has started. Errors are ignored."""
         if self.has_failed:
             return
+        # The thread makes its calls in order, so that this one runs only after a start that is still under way.
         ending = self._thread.submit(lambda: asyncio.run(_closed(self._started.result())))
         self._thread.end()
         with suppress(Exception):

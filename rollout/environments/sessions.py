@@ -66,6 +66,7 @@ class Session:
             await asyncio.wait_for(_called(self._client, "close"), _CLOSE_SECONDS)
 
     async def _reset(self, arguments: dict[str, Any]) -> Any:
+        # The reset of a new episode may connect again, so the method of the client's class is restored for it.
         with suppress(AttributeError):
             del self._client._ensure_connected  # noqa: SLF001 - see `_forbid_reconnecting`
         result = await _called(self._client, "reset", **arguments)
@@ -94,6 +95,8 @@ class _Kept:
 
     def begin(self, closing: Coroutine[Any, Any, None]) -> None:
         """Start a coroutine in the background loop, in the order of these calls."""
+        # Without a loop nothing was opened. Closing the coroutine avoids Python's warning that it was never
+        # awaited.
         if self.loop is None:
             closing.close()
         else:
@@ -132,11 +135,14 @@ class Sessions:
         self._in_use: Counter[_Key] = Counter()
         self._most_in_use = _KEPT_ENVIRONMENTS
         self._running: dict[_Key, Variables] = {}  # by when they were asked for, the latest last
+        # The finalizer holds only `_kept`: if it held this object, the object would never be collected.
         weakref.finalize(self, _end, self._kept)
 
     async def open(self, variables: Variables, *, fresh: bool = False) -> Session:
         """Return a free session with these variables, or a new one, which connects later. Raise SessionError."""
         key = frozenset(variables.items())
+        # The use is counted before anything is awaited, so that another call's `_make_room` does not end this
+        # environment.
         self._in_use[key] += 1
         try:
             self._make_room(key, variables)
@@ -179,6 +185,7 @@ class Sessions:
 
     def _make_room(self, key: _Key, variables: Variables) -> None:
         """End other environments, without waiting, to make room for the requested one."""
+        # A dict keeps the order of insertion: removing the key and adding it again makes it the latest.
         self._running.pop(key, None)
         self._running[key] = variables
         self._most_in_use = max(self._most_in_use, self._in_use.total())

@@ -80,8 +80,7 @@ def evaluation(
         passing: the reward from which on a rollout passed, for pass@k.
         diagnosis: the settings that trainings and evaluations are compared with, as in `record()`.
         wiring: the environment's arguments, as in `openenv_rollout_func`; with `env_factory`, a text environment's, as
-            in
-            `text_rollout_func`. Without any environment each prompt is answered once, and only `sampling`,
+            in `text_rollout_func`. Without any environment each prompt is answered once, and only `sampling`,
             `max_completion_tokens` and `concurrency` can be given.
 
     Raises:
@@ -200,6 +199,8 @@ class Evaluation:
         wiring: dict[str, Any] = {**self._wiring, "sampling": sampled}
         rollouts = _maker(self._wiring)(**wiring, **model)
         rotation = rollouts.rotation
+        # These tasks are those of the dataset's column `task`: each row gets the task of its own prompt, not the
+        # next in turn.
         if self._prompts.tasks and rotation.tasks == tuple(self._prompts.tasks):
             rotation = PromptTasks(seed=rotation.seed, prompts=self._prompts)
         return rollouts.of_evaluation(self.name, rotation=rotation, played=self._scoring.remember)
@@ -306,6 +307,8 @@ def _wired(wiring: Wiring, prompts: Prompts) -> Wiring:
             raise ValueError(
                 f"{', '.join(odd)}: only with an environment, by {', '.join(_PLACES[:-1])} or {_PLACES[-1]}"
             )
+        # Without an environment, an episode is one answer: its text is the action, and only the scoring function
+        # rewards it.
         return {"environment": _NoEnvironment, "act": str, "observe": None, "reward": lambda _: None, **wiring}
     parameters = inspect.signature(_maker(wiring)).parameters
     odd = [name for name in wiring if name not in parameters]
@@ -317,6 +320,7 @@ def _wired(wiring: Wiring, prompts: Prompts) -> Wiring:
         raise ValueError("The dataset's column task and tasks=[...] both name tasks: leave out one of them")
     if not task_names:
         return wiring
+    # This object is made only for its check: it raises ValueError if one prompt has tasks of two names.
     PromptTasks(prompts=prompts)
     return {**wiring, "tasks": task_names}
 

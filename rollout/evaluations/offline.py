@@ -98,6 +98,7 @@ class Offline:
         model = Seeded(MessageModel(self.server, chat), "offline", 0)
         prompts = [row["prompt"] for row in self.rows for _ in range(self.samples)]
         rotation = self.rollouts.rotation
+        # Each row of the dataset is one group: all of its samples get the same task and the same seed.
         groups = [rotation.of("eval", i) for i in range(len(self.rows))]
         if isinstance(rotation, PromptTasks):
             groups = [rotation.with_task(group, row["prompt"]) for group, row in zip(groups, self.rows, strict=True)]

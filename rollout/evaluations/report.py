@@ -48,6 +48,9 @@ class Figures:
         groups, mean = self._rewards.values(), self.mean
         if len(groups) < 2:
             return math.nan
+        # This is the cluster-robust standard error, with the correction G / (G - 1) for G prompts. Deviations are
+        # summed within a prompt before they are squared, so that equal rollouts of one prompt count as one
+        # observation.
         squares = sum(sum(reward - mean for reward in rewards) ** 2 for rewards in groups)
         return math.sqrt(squares * len(groups) / (len(groups) - 1)) / sum(map(len, groups))
 
@@ -58,6 +61,8 @@ class Figures:
         counts = [
             (len(rewards), sum(reward >= self.passing for reward in rewards)) for rewards in self._rewards.values()
         ]
+        # Of n rollouts, c passed. The fraction is the probability that k rollouts, drawn without replacement, all
+        # fail.
         chances = [1 - math.comb(n - c, k) / math.comb(n, k) for n, c in counts if n >= k]
         return fmean(chances) if chances else math.nan
 

@@ -160,6 +160,8 @@ class Scoring:
         }
 
     def _messages(self, i: int, prompt: Prompt, completion: Any, ids: list[int] | None) -> Sequence[Message]:
+        # The remembered conversation is this row's only if its tokens are the same: the trainer may have generated
+        # by itself, or may score another batch.
         if i < len(self._played) and self._played[i][0] == ids:
             return self._played[i][1]
         answer = [{"role": "assistant", "content": completion}] if isinstance(completion, str) else completion

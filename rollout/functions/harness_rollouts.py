@@ -224,6 +224,8 @@ class HarnessRollouts:
         loop = asyncio.get_running_loop()
 
         async def play(row: int) -> _HarnessRollout:
+            # The harness is synchronous and runs in a thread of its own, while the model answers in this event
+            # loop: the thread waits for a coroutine of the loop.
             def ask(context: list[int], sampling: Sampling) -> Answer:
                 return asyncio.run_coroutine_threadsafe(model.answer(row, context, sampling), loop).result()
 
@@ -254,6 +256,7 @@ class HarnessRollouts:
             current_row().note(ended=ended, harness=state.get("metrics"))
             if ended in _STOPS:
                 current_row().stop(_STOPS[ended])
+            # Where the environment gave no reward, `verify` passes on 0.0, which must not be taken for one.
             rollout.reward = output["env_reward"][0] if session.is_rewarded else self.missing_reward
             rollout.verify_metrics = output["verify_metrics"][0]
         except Exception as error:  # noqa: BLE001 - a session's, a model's or the user's own function's
@@ -265,7 +268,7 @@ class HarnessRollouts:
 
 
 _STOPS = {"max_completion_tokens": "length", "max_tool_calls": "turn_limit", "max_turns": "turn_limit"}
-"""What the recorder calls what its calls do not show."""
+"""The recorder's stop reasons for ends that the recorded calls do not show."""
 
 
 def _ended(step: HarnessModelStep, session: WatchedSession, state: Mapping[str, Any]) -> str:

@@ -42,6 +42,8 @@ class WatchedSession:
     _hangs: bool = False
 
     def __post_init__(self) -> None:
+        # Tool calls go through a traced environment, so that the recorder sees each as an action with its
+        # observation.
         self._tools = trace_env(_Tools(self._called))
 
     def __getattr__(self, name: str) -> Any:
@@ -60,6 +62,7 @@ class WatchedSession:
         except Exception as error:  # noqa: BLE001 - the user's own function's
             current_row().note(first_session=one_line(error))
             time.sleep(PAUSE_SECONDS)
+            # The first thread has ended, or a call that hangs still blocks it.
             self._thread, self._session, self._hangs = OwnThread(), None, False
             self._begin(task)
         return self

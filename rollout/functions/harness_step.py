@@ -82,6 +82,7 @@ class HarnessModelStep:
             )
         news = list(messages[seen_count:])
         self._messages += news
+        # The first of them is the model's own answer, whose sampled ids are in the trajectory already.
         if self._last is not None and news and news[0]["role"] == "assistant":
             del news[0]
         return [self._with_role(message) for message in news]
@@ -124,6 +125,7 @@ def tool_calls(tokenizer: Any, context: Sequence[int], answer: Answer) -> Calls:
         message = tokenizer.parse_response(list(answer.ids), **more)
         calls = [call["function"] for call in message.get("tool_calls") or ()]
     else:
+        # A call that the model only considers while it thinks is not made.
         text = answer.text.rpartition("</think>")[2]
         calls = [orjson.loads(call) for call in _TOOL_CALL.findall(text)]
     return [(call["name"], _arguments(call.get("arguments"))) for call in calls]

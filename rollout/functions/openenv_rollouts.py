@@ -114,6 +114,7 @@ def openenv_rollout_func(
         ```
     """
     if env_path is not None:
+        # Nothing is assigned before this line, so the local names are exactly the arguments.
         arguments = dict(locals())
         # Loaded by its name, and only here: an `@evaluation` is built on this file, not the other way round.
         definitions = import_module("logs_ui.rollout.evaluations.definitions")
@@ -158,7 +159,7 @@ def openenv_rollout_func(
 
 
 def environment_reward(env_reward: list[float | None], **_: Any) -> list[float | None]:
-    """Return a reward function for the trainer: the environment's reward of each episode; None if the episode failed,
+    """Return the environment's reward of each episode, as a reward function of the trainer; None if the episode failed,
     which TRL leaves unscored.
 
     Examples:

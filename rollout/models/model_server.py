@@ -40,6 +40,7 @@ class Server:
         self.base_url = base_url.rstrip("/") + ("" if parts.path.strip("/") else "/v1")
         self.model = model
         self._timeout = timeout
+        # Messages show the address without user name, password and query, which may be secrets.
         self._shown = urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], urlsplit(self.base_url).path, "", ""))
         self._options: dict[str, Any] = {
             "api_key": api_key or "none",  # the package asks for one, also where the server does not

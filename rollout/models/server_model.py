@@ -82,6 +82,8 @@ class ServerModel(Server):
         """
         try:
             await self.check_served()
+            # One request checks both: its prompt the tokenizer, and its only token, sampled with top_k=1, the
+            # log-probs (see `_RAW_LOGPROBS`).
             arguments = request(Sampling(max_tokens=1, temperature=1.0, top_k=1), ids=True)
             arguments["extra_body"]["add_special_tokens"] = False
             async with self.explained():

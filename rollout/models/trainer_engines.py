@@ -64,6 +64,8 @@ class Engine(ABC):
         return self._is_distributed and getattr(kind, "value", kind) in {"FSDP", "DEEPSPEED"}
 
     def _answer(self, ids: list[int], logprobs: list[float] | None, limit: int, stop: Sequence[str]) -> Answer:
+        # One call generates for all rows up to the largest limit, so that an answer may be longer than its own
+        # limit. It has ended by its last token or a stop text, or because something else ended it before its limit.
         cut = len(ids) > limit
         ids, logprobs = ids[:limit], None if logprobs is None else logprobs[:limit]
         text = self._tokenizer.decode(ids, skip_special_tokens=True)
@@ -82,6 +84,7 @@ class _Transformers(Engine):
         from transformers import StoppingCriteriaList
 
         device, pad = self._trainer.accelerator.device, self._tokenizer.pad_token_id
+        # Contexts are padded on the left, so that the sampled tokens of all rows begin in the same column.
         padding = [max(map(len, contexts)) - len(context) for context in contexts]
         ids = torch.tensor([[pad] * n + context for n, context in zip(padding, contexts, strict=True)], device=device)
         mask = torch.tensor([[0] * n + [1] * (ids.shape[1] - n) for n in padding], device=device)
@@ -110,6 +113,7 @@ class _Transformers(Engine):
         if config.temperature == 0:
             config.do_sample, config.temperature = False, 1.0
         config.max_new_tokens = sampling.max_tokens
+        # `_Watch` reads the scores of each step, which transformers keeps only if it is asked to.
         config.return_dict_in_generate = config.output_scores = config.disable_compile = True
         return config
 
@@ -193,6 +197,7 @@ class _VLLM(Engine):
     def __init__(self, trainer: Any) -> None:
         super().__init__(trainer)
         self._generation = trainer.vllm_generation
+        # Ranks that share one vLLM have to call it together.
         shared = self._generation.mode == "server" or int(self._generation.tensor_parallel_size) > 1
         self.in_step = self._is_distributed and (shared or self._is_sharded)
 

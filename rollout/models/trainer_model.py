@@ -92,6 +92,8 @@ class TrainerModel:
                 raise _generation_error(self._failure)
 
     def _go_on(self) -> None:
+        # This also holds without any live row: the call then tells the other ranks that this one has no rows left,
+        # and the batch is over once no rank has any.
         if self._call is None and not self._over.is_set() and self._live <= self._waiting.keys():
             self._call = asyncio.create_task(self._generate())  # no row's: one that is cancelled takes no other along
 
@@ -122,6 +124,7 @@ class TrainerModel:
 
     def _answers(self, requests: list[_Request]) -> Sequence[Answer | GenerationError] | None:
         """Return the answers; None once no rank has rows left."""
+        # Rows may differ in `max_tokens` only, so everything else is compared without it.
         kinds = frozenset(replace(request.sampling, max_tokens=0) for request in requests)
         rank_request = _Wanted(
             len(requests), max((request.sampling.max_tokens for request in requests), default=0), kinds
@@ -134,6 +137,8 @@ class TrainerModel:
         if len(samplings) > 1:
             raise ValueError(f"all rows of a batch need the same sampling parameters, but these differ: {samplings}.")
         sampling = replace(next(iter(samplings)), max_tokens=max(wanted.max_tokens for wanted in everyones))
+        # Each rank has to call with the same number of rows: stand-ins fill up the number, and their answers are
+        # dropped.
         absent = rows - len(requests)
         contexts = [request.context for request in requests] + [self._engine.stand_in] * absent
         limits = [request.sampling.max_tokens for request in requests] + [1] * absent

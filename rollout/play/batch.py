@@ -19,7 +19,7 @@ from logs_ui.rollout.play.tasks_and_seeds import Assignment
 T = TypeVar("T")
 
 _FAILED_BATCHES = 3
-"""In a row, of which no rollout could be made, end a training."""
+"""A training ends after so many batches in a row in which no rollout could be made."""
 
 logger = logging.getLogger(__name__)
 
@@ -119,6 +119,8 @@ class Failures:
         message = (
             f"{len(errors)} of {len(rollouts)} rollouts failed and have no reward. The first: {one_line(errors[0])}"
         )
+        # A whole batch without the model ends the training at once; an environment gets several batches to come
+        # back.
         no_model = self._batches and all(isinstance(error, GenerationError) for error in errors)
         if no_model or self._batches == _FAILED_BATCHES:
             raise RuntimeError(message) from errors[0]

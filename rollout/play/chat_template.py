@@ -68,6 +68,8 @@ class Chat:
             text, end = _plain(messages), "\n"
         else:
             text = self._after_answer(joined(messages))
+            # The end of the assistant's turn is what the template writes after an answer with and without further
+            # messages.
             end = os.path.commonprefix([text, self._after_answer([], then_model=False)])  # noqa: RUF071 (no paths)
             self._check_said(text, messages)
         ids = self._tokenized(text)

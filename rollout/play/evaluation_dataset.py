@@ -28,6 +28,8 @@ class Prompts:
         names = getattr(self.source, "column_names", None)
         if names is not None:
             _check_columns(names, "The dataset")
+            # A dataset without a length is read as a stream, perhaps without an end: `rows` checks its prompts as
+            # it reads them.
             for i, prompt in enumerate(self.source["prompt"] if hasattr(self.source, "__len__") else ()):
                 _check_prompt(prompt, i)
         elif isinstance(self.source, Sequence) and not isinstance(self.source, str):

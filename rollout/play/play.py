@@ -58,7 +58,7 @@ class Rollout:
     unparsable: int = 0  # the number of answers in which no action was found
     act_error: Exception | None = None  # the last exception of the user's `act`; None if it raised none
     reward: float | None = None  # the episode's reward; None if it failed
-    error: Exception | None = None  # what broke the row, in one line; None if it came to its end
+    error: Exception | None = None  # what broke the row; None if it came to its end
 
 
 @dataclass
@@ -163,6 +163,7 @@ class Episodes:
             if rollout.turns == self.rules.max_turns:
                 return "turn_limit"
             inserted = self.chat.inserted(answer.ids, messages, plain=plain)
+            # The message is left out if no token would remain for an answer to it.
             if len(trajectory.completion_ids) + len(inserted) >= self.budget:
                 return "length"
             trajectory.insert(inserted)

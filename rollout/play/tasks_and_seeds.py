@@ -41,6 +41,8 @@ class Rotation:
         training = bool(trainer.model.training)
         generations = trainer.num_generations if training else trainer.num_generations_eval
         ranks, rank = trainer.accelerator.num_processes, trainer.accelerator.process_index
+        # `begun` is the index of this rank's first prompt among those of all ranks; `groups` counts the batch's
+        # groups over all ranks, rounded up.
         begun = rank * len(prompts)
         groups = -(-ranks * len(prompts) // generations)
         step = int(trainer.state.global_step)

@@ -75,6 +75,7 @@ def watch(root: int, events: str) -> None:
 def report(events: str) -> None:
     """Print why nothing was recorded, unless something was. Only the first call does, of all processes."""
     try:
+        # A file can be renamed only once, so that a single process goes on, whichever comes first.
         os.rename(events, events + ".read")
         with open(events + ".read", encoding="utf-8") as file:
             lines = file.read().splitlines()
@@ -130,6 +131,8 @@ def _without_our_frames(excepthook: Any) -> Any:
     ours = (os.path.dirname(__file__), os.path.dirname(str(sys.modules["logs_ui.recorder"].__file__)))
 
     def hook(kind: Any, error: Any, _: Any) -> Any:
+        # Causes, contexts and the members of a group have tracebacks of their own, from which our frames are taken
+        # as well.
         waiting, seen = [error], set()
         while waiting:
             exception = waiting.pop()

@@ -59,6 +59,8 @@ class Exported:
         self.messages = list(self._messages())
 
     def _turns(self, answers: list[int]) -> Iterator[Turn]:
+        # Each run of sampled tokens has two edges, its begin and its end. If there are as many runs as answers,
+        # each run is one answer.
         edges, clock = np.flatnonzero(np.diff(self.sampled, prepend=False, append=False)), self.row["created"]
         spans: Any = edges.reshape(-1, 2).tolist() if len(edges) == 2 * len(answers) else [None] * len(answers)
         for number, (place, span) in enumerate(zip(answers, spans, strict=True), 1):

@@ -184,6 +184,7 @@ def replaced(target: Path, outermost: Path) -> Iterator[Path]:
         scratch.mkdir()
         yield scratch / "new"
         target.parent.mkdir(exist_ok=True)
+        # A folder cannot replace one that has files, so the former one is moved away first.
         if target.is_dir():
             target.rename(scratch / "old")
         (scratch / "new").replace(target)

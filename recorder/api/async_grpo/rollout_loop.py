@@ -193,6 +193,8 @@ class _Recorded:
                 if candidate.environment is environment and candidate.is_generated
             )
             return next((candidate.strand for candidate in played), None)
+        # This is a reset. The loop resets one environment at a time, for the row that it has drawn last, so the
+        # first row without an environment is the one.
         rollout = next((rollout for rollout in self._opening if rollout.environment is None), None)
         if rollout is None:
             return None
@@ -266,6 +268,7 @@ class _Recorded:
         row = rollout.row
         first_turn = next((call.sequences[0] for call in row._call.calls.generations if call.sequences), None)  # noqa: SLF001
         if len(sequences) == 1 and first_turn is not None and first_turn.context is not None:
+            # The context of the first turn is the prompt; everything that follows it is the completion.
             (sequence,), start = sequences, len(first_turn.context)
             row.tokens(
                 sequence.input_ids[:start],
@@ -330,6 +333,8 @@ class _Recorded:
         sample = samples[0]
         rewards = {name: sample.metrics[f"rewards/{name}"] for name in names}
         row.score(sample.metrics["reward"], rewards=rewards, advantage=sample.advantage)
+        # All samples of the row are marked with its identity, so that the trainer's process can tell what became of
+        # them.
         identity = row._call.change(0, {})  # noqa: SLF001
         for sample in samples:
             trl_async.mark(sample, identity)

@@ -144,6 +144,7 @@ class TrainerListener:
             case ("logged", step, values):
                 self._run.log(step, values)
             case ("taken", row, staleness, dropped):
+                # The row is removed and added again, so that the row that was heard of last is forgotten last.
                 _, before, dropped_before = self._taken.pop(row.uid, (row, staleness, None))
                 self._taken[row.uid] = row, max(before, staleness), dropped or dropped_before
                 self._pending.add(row.uid)

@@ -154,8 +154,10 @@ def _check_length(run: Run) -> Outcome:
         if isinstance(whole, Follows) and is_alone
         else _find_paid_length(run, limit)
     )
+    # This is the second case of the definition: a weaker correlation that holds in all parts of the run.
     if not abs(r) >= limit and _holds(run, limit - _LESS):
         limit, name, r, share = limit - _LESS, None, correlation(run.rows), 1.0
+    # This is the third case of the definition: a function of any share that pays for length.
     bonus = None if abs(r) >= limit else _paid_beside(run, limit)
     if bonus is not None:
         name, r, share, _ = bonus
@@ -175,6 +177,7 @@ def _check_length(run: Run) -> Outcome:
     follow = grown.value * r > 0 and grown.is_sure and abs(grown.value) > _GROWN * max(grown.before, 1)
     follow = follow and (r > 0 or any(change.is_sure and change.value < 0 for change in changes))
     if not abs(r) >= limit or not (follow or is_alone):
+        # This is the fourth case of the definition: answers grow, and nothing pays for that.
         return find_growth(run) or calm
     paid, tokens = run.all.reward if name is None else run.all.parts[name], lengths(run.rows)
     trend = measures.correlations_by_step(run.all, paid, lengths(run.all))

@@ -57,6 +57,8 @@ def _find_opposite(ours: Floats, theirs: Floats, rows: Rows) -> tuple[Bools, int
     odd = np.zeros(len(rows), bool)
     order = np.argsort(rows.group, kind="stable")
     opposite = pairs = 0
+    # The order has the rollouts of a group next to one another, so each round compares all pairs that lie `apart`
+    # places from one another; pairs of two groups do not count.
     for apart in range(1, min(int(np.bincount(rows.group).max()), _NEIGHBOURS)):
         a, b = order[:-apart], order[apart:]
         signs = np.nan_to_num(np.sign(ours[a] - ours[b]) * np.sign(theirs[a] - theirs[b]))
@@ -134,6 +136,7 @@ def twins(rows: Rows) -> tuple[Bools, Ints]:
     prompt, completion = rows.facts["prompt_key"], rows.facts["completion_key"]
     judged = np.isfinite(rows.env_reward_sum) | ~(rows.facts["env_steps"] > 0)
     is_known = np.isfinite(prompt) & np.isfinite(completion) & judged
+    # NaN does not equal itself, so a number that no environment returns stands for a missing reward.
     heard = [np.nan_to_num(rows.env_reward_sum, nan=-1e9), np.nan_to_num(rows.env_reward_last, nan=-1e9)]
     keys = np.stack([column[is_known] for column in (rows.task.astype(float), prompt, completion, *heard)], 1)
     if not len(keys):

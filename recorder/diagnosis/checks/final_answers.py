@@ -234,6 +234,7 @@ def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
     }
     swapped = [number for number, answer in agreed.items() if answer in references]
     is_agreed = np.array([answers.answer[row] == agreed.get(int(group[row])) for row in range(len(group))], bool)
+    # Wrong answers on which no group agrees show how often one is another task's reference by chance.
     others = ~answers.equal & ~is_agreed
     by_chance = float(answers.is_another(references)[others].mean()) if others.any() else 0.0
     is_varied = len({agreed[number] for number in swapped}) > len(swapped) / 2  # and not one answer to all

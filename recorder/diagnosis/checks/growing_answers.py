@@ -59,6 +59,7 @@ def find_growth(run: Run) -> Card | None:
     r = correlation(run.rows, run.rows.reward, tokens)
     if gained is None or gained.chance is None or (gained.value > 0 and gained.chance < _MAYBE):
         return None
+    # The standard error of a correlation near 0 is about one over the root of the number of rollouts.
     if not r <= _ERRORS / np.sqrt(is_known.sum()):
         return None
     charge, whole = _find_charge(run), _LITTLE * spread(run)

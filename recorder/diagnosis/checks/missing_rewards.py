@@ -36,6 +36,8 @@ def unanswered(rows: Rows, name: str) -> Bools:
     judged = rows.scored & (rows.status == Status.OK) & ~invalid(rows)
     answered = judged & np.isfinite(rows.values[name])
     missing = judged & ~answered & ~_others_rows(rows, name)
+    # `pair` numbers the pairs of group and task, for a group may mix tasks. In `mixed` pairs the function gave a
+    # number to some rollouts and not to others.
     many = len(rows.tasks) + 1
     pairs, pair = np.unique(rows.group * many + rows.task + 1, return_inverse=True)
     has_missing = np.bincount(pair[missing], minlength=len(pairs)) > 0

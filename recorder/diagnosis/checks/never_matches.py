@@ -112,6 +112,8 @@ def _check(run: Run) -> Outcome:
         tasks, rest = np.unique(units[mine]), np.unique(units[others])
         if len(tasks) < _TASKS or mine.sum() < _ROLLOUTS or won[mine].mean() > limit:
             continue
+        # This is the probability that all of these tasks are unsolved if each is as often unsolved as the other
+        # tasks are, times the number of kinds that are looked at.
         chance = (
             float(unsolved[rest].mean()) ** len(tasks) * sum(some.any() for some in by_kind.values())
             if len(rest)

@@ -111,6 +111,9 @@ def _find_frequent(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, 
         keys if keys and keys.isascii() and len(keys) % KEY == 0 else ""
         for keys in rows.facts["observation_keys"].tolist()
     ]
+    # A pair is one number: the index of a rollout in the upper 32 bits, and the four characters of a key in the
+    # lower ones. A key that a rollout has twice, as most of what it hears, makes one more pair, with bit 62 set. In
+    # `kinds`, that bit is the lowest, and the key is above it.
     at = np.repeat(np.arange(len(rows)), [len(text) // KEY for text in texts])
     pairs, times = np.unique(at << 32 | np.frombuffer("".join(texts).encode(), "<u4"), return_counts=True)
     pairs = np.concatenate([pairs, pairs[times > 1] | 1 << 62])

@@ -92,6 +92,9 @@ def _check_unfilled(run: Run) -> Outcome:
     prompts = {group_of[row]: list_fields(prompt_of(texts.messages)) for row, texts in read.items()}
     if len(prompts) < min(LEAST_UNITS, len(groups)):
         return NotJudged("Too few texts of prompts are stored.")
+    # `lacks` has the groups whose prompt lacks a value, by its label, by what stands there, and, where that is
+    # nothing, by the label that follows: only prompts with both labels are of the same form. `has` has those with a
+    # value.
     lacks, has = defaultdict[tuple[str, str, str], set[int]](set), defaultdict[str, set[int]](set)
     labels = {group: {label for label, _ in fields} for group, fields in prompts.items()}
     for group, fields in prompts.items():

@@ -44,6 +44,8 @@ def _units(run: Run) -> list[Run]:
     what one gives says nothing about another's. Sets of under 5% of the groups of the largest are left out.
     """
     rows, count = run.all, len(run.all.groups.size)
+    # `applies` (functions, groups) is True where a function scores a group, so that each different column is a set
+    # of functions that score the same groups.
     applies = np.array([np.bincount(rows.group, np.isfinite(part), count) > 0 for part in rows.parts.values()])
     kinds, kind, sizes = np.unique(applies, axis=1, return_inverse=True, return_counts=True)
     large = np.flatnonzero((sizes >= _RARE * sizes.max()) & kinds.any(axis=0))

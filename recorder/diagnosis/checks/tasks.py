@@ -260,6 +260,8 @@ def _check_mix(run: Run) -> Outcome:
         return Below(f"Since the first steps: task-mix change {figure(mix)}, within-task change {figure(within)}.")
     of_both = "" if shared > 1 - SAME else f" among tasks of both, which have {percent(shared)} of the rollouts"
     grown = np.flatnonzero(w1 > w0)
+    # These are the three tasks that lower the mean most: their larger share times their distance below the first
+    # mix's mean.
     more = grown[np.argsort((w0 - w1)[grown] * (np.average(mean, weights=w0) - mean[grown]))][:3]
     changes = [f"{rows.tasks[t]} {percent(float(w0[t]))} \u2192 {percent(float(w1[t]))}" for t in more]
     course = (

@@ -98,6 +98,8 @@ def fallback_of(rows: Rows) -> Fallback | None:
     """
     unsaid, steps = rows.facts["unsaid_actions"], rows.facts["env_steps"]
     names, codes = np.unique([str(action or "") for action in rows.facts["unsaid_action"]], return_inverse=True)
+    # Of the unsaid actions of a rollout only the most frequent one is stored, so all of them are counted under that
+    # one.
     sums, occurring = np.bincount(codes, np.nan_to_num(unsaid)), float(np.nansum(steps - unsaid))
     if not occurring or not sums.any():
         return None

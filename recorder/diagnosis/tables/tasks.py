@@ -248,6 +248,7 @@ def alikeness(rows: Rows, scale: Scale) -> float:
     sizes = np.bincount(group)
     several = sizes[group] > 1
     of_group, of_task = (means(code, won, int(code.max(initial=-1)) + 1) for code in (group, task))
+    # The result is 1 less the variance within groups over the variance within tasks.
     total = float(np.sum((won - of_task[task])[several] ** 2))
     within = (won - of_group[group])[several] ** 2 * (sizes / np.maximum(sizes - 1, 1))[group[several]]
     return float(np.clip(1 - within.sum() / total, 0, 1)) if total > 0 else 1.0
@@ -315,6 +316,7 @@ def _pass(rows: Rows, scale: Scale, k: int) -> Floats:
     task[group] = rows.task[is_tried]
     enough = scored >= max(k, 1)
     most = int(scored.max(initial=0)) + 1
+    # Groups with equal counts have equal chances, so each pair of counts, written as one number, is computed once.
     kinds, place = np.unique(scored[enough] * most + wins[enough], return_inverse=True)
     chances = np.array([pass_at(*divmod(both, most), max(k, 1)) for both in kinds.tolist()], float)
     return means(task[enough], chances[place], len(rows.tasks))
@@ -334,6 +336,7 @@ def _late(task: Ints, step: Ints, number: int) -> Bools:
     order = np.argsort(task, kind="stable")
     end = np.cumsum(_count(task, number))
     begin = np.concatenate([[0], end[:-1]]).astype(np.int64)
+    # `since` has for each task the step of the first of its last ATTEMPTS attempts.
     since = np.zeros(number, np.int64)
     some = end > begin
     since[some] = step[order][np.maximum(end - ATTEMPTS, begin)[some]]

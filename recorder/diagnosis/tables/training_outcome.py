@@ -63,6 +63,7 @@ def outcomes(rows: Rows, *, success: Success, is_running: bool, config: Mapping[
     lacks = np.isnan(rows.advantage)
     masks = config.get("mask_truncated_completions") is True
     is_alike = (dead(rows.groups)[rows.group]) & (np.abs(rows.advantage) < _NOISE)
+    # The first test that holds decides, so their order matters: a rollout that was dropped lacks an advantage, too.
     tests_of: dict[Outcome, Any] = {
         Outcome.STALE: rows.dropped == "stale",
         Outcome.OVERSIZE: rows.dropped == "oversize",
@@ -112,6 +113,8 @@ def where(outcome: Outcome, rows: Rows, codes: Ints, *, success: Success) -> str
     """
     mine, numbers = codes == OUTCOMES.index(outcome), counts(codes)
     test = _trained_filter(rows) if outcome == Outcome.TRAINED else _WHERE.get(outcome, "")
+    # Outcomes that are tested before this one may have rollouts with the same columns, which the filter has to
+    # leave out.
     before = [_LEFT_OUT[name] for name in takewhile(lambda name: name != outcome, _LEFT_OUT) if numbers[name]]
     if outcome in _LACKING:
         # A filter on `aborted` would also select rollouts that were still running when the run crashed; `scored:no`

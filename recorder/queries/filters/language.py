@@ -138,6 +138,7 @@ def with_findings(text: str, opens: Callable[[str], str]) -> str:
         term_text = text[token.start : token.end]
         if token.operator not in {":", "=", "!="} or len(token.values) > 1:
             raise FilterError(FINDING, f"{shortened(term_text)}: write it with one id, as in finding:truncation")
+        # Tokens are replaced from the last to the first, so that the places of those before stay right.
         where, is_negated = opens(token.values[0].text), token.negated != (token.operator == "!=")
         parts = parse_terms(where)
         if is_negated and len(parts) != 1:
@@ -145,6 +146,7 @@ def with_findings(text: str, opens: Callable[[str], str]) -> str:
             raise FilterError(FINDING, f"{message}: {shortened(where)}")
         if len(parts) == 1 and len(where) > READABLE:
             where = f"{SET}:{keep_set(where, f'{FINDING}:{terms.print_name(token.values[0].text)}')}"
+        # If the finding's only term has a minus itself, negating it takes that minus away.
         minus = "-" * (is_negated != (is_negated and where.startswith("-")))
         text = text[: token.start] + minus + where.removeprefix("-" * is_negated) + text[token.end :]
     return text

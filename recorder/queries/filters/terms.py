@@ -77,6 +77,8 @@ class Range(NamedTuple):
 
     def within(self, other: "Range") -> "Range":
         """Return the numbers that are in both."""
+        # Of two equal ends the one that excludes its number has to win: it sorts last among the lows, as True is
+        # above False, and first among the highs.
         lows = [(limits.low, limits.above) for limits in (self, other) if limits.low is not None]
         highs = [(limits.high, not limits.below) for limits in (self, other) if limits.high is not None]
         low, above = max(lows, default=(None, False))

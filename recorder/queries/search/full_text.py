@@ -206,6 +206,7 @@ def _kept_hits(plan: _Plan, expression: str, run_id: int) -> str | None:
     source = ask("SELECT created, version FROM search.source").first()
     if source is None or source.created != ask("SELECT max(created) FROM logs_ui_schema").scalar():
         return None
+    # The name contains all that the hits depend on, so that a table is reused as long as nothing of it has changed.
     digest = hashlib.sha256(expression.encode()).hexdigest()[:16]
     name = f"hits_{digest}_{run_id}_{source.created}_{source.version}"
     lists = "SELECT name FROM temp.sqlite_master WHERE type = 'table' AND name LIKE 'hits!_%' ESCAPE '!'"

@@ -188,10 +188,14 @@ def _next(
     place = place or _Place(run.id, run.uid)
     row, of_run = EvaluationRow, col(EvaluationRow.run_id) == run.id
     if place.changed < run.changed or place.row_id != _END:
+        # Rows are read in the order of (changed, id): first those that changed at the same time as the last one
+        # that was read, then those that changed later.
         ties = [col(row.changed) == place.changed, col(row.id) > place.row_id]
         rows = _rows(db, [of_run, *ties], _AT_ONCE) if place.row_id != _END else []
         rows += _rows(db, [of_run, col(row.changed) > place.changed], _AT_ONCE - len(rows))
         texts, last = _texts(index, store, db, [entry for entry in rows if entry.scored is not None])
+        # The place goes on behind the row at which the budget of characters ran out, or behind the last row of a
+        # full read; otherwise everything was read.
         end = next((entry for entry in rows if entry.id == last), rows[-1] if len(rows) == _AT_ONCE else None)
         changed, row_id = (end.changed, end.id) if end is not None else (run.changed, _END)
         return replace(place, changed=changed, row_id=row_id, swept=0), texts
@@ -221,6 +225,7 @@ def _texts(
     texts: _Texts = []
     size = 0
     while row_ids[len(texts) :]:
+        # As long as texts are longer than usual, payloads are read one by one, so that they do not fill the memory.
         is_usual = texts and size <= len(texts) * _USUAL
         part = row_ids[len(texts) :][: _PAYLOADS if is_usual else 1]
         payloads = {row_id: packed for row_id, *packed in db.execute(CONTENTS, {"ids": part})}

@@ -48,6 +48,8 @@ class _Folding(dict[int, str]):
             self._fts5.execute("INSERT INTO one (rowid, body) VALUES (1, ?)", [f"a{character}b"])
         except UnicodeEncodeError:  # half of a surrogate pair
             return " "
+        # Between two letters, a character that separates words makes two words; of any other one, the only word
+        # shows the folded form.
         words = [word for (word,) in self._fts5.execute("SELECT term FROM words")]
         self._fts5.execute("DELETE FROM one")
         return words[0][1:-1] if len(words) == 1 else " "
@@ -129,6 +131,7 @@ def _part(words: list[Word], begin: int) -> tuple[dict[str, list[str]], int]:
             continue
         places = part.get(word)
         if places is None:
+            # A character has at most four bytes in UTF-8.
             room -= 4 * len(word)
             if room < 0:
                 return part, place

@@ -94,6 +94,8 @@ def attribute(
     matching = Matching(tokens, state, lambda index: decode(completions[index]), lambda index: decode(prompts[index]))
     state.add_scoped_calls()
     for index, chain in joined.items():
+        # The answers stand one after the other in the completion, so each begins where the lengths of those before
+        # it end.
         lengths = [len(sequence.sampled) for _, sequence in chain.parts if sequence.sampled is not None]
         state.add_chain(index, chain, [0, *accumulate(lengths[:-1])], "context")
         tokens[index].matched = tokens[index].length
@@ -104,6 +106,7 @@ def attribute(
         else:
             fit = matching.fit(chain, chain.row)
             state.add_chain(chain.row, chain, fit.starts if fit else [None] * len(chain.parts), "scope")
+    # Whole chains are matched first. Of those that fit no row, each turn is then tried by itself.
     state.unmatched = matching.match([part for chain in matching.match(unscoped) for part in chain.split()])
     return _infer(state, decode, tokens)
 

@@ -97,6 +97,7 @@ class Assignment:
         if None in generating or self.branches.are_turns:
             return []
         branches = {branch for branch in generating if branch is not None}
+        # A row without a generation is known only by the branch of its environment calls.
         if len(branches) < len(self.rows):
             branches |= {branch for call in self.environment_calls if (branch := self.branches.of(call)) is not None}
         return sorted(branches, key=lambda branch: branch.number) if len(branches) == len(self.rows) else []
@@ -108,6 +109,8 @@ class Assignment:
 
     def result(self) -> Attribution:
         """Return all rows in order, with the calls that their environment calls made, and with their notes."""
+        # Calls are gone through in order, so that the outer call has its row before the calls within it are looked
+        # at.
         owner = {call.order: row for row in self.rows for call in row.environment_calls}
         for call in sorted(self.seen.environment_calls, key=lambda call: call.order):
             row = owner.get(call.within) if call.within is not None else None

@@ -135,6 +135,7 @@ def _place_calls(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str,
     played = [call for call in left if isinstance(call, EnvironmentCall) and call.client >= 0]
     units = [_Unit([call]) for call in left if isinstance(call, Generation) or call.client < 0]
     for episode in episodes_of(played, branches):
+        # Calls of a client that was not reset form no episode, so each of them is a unit.
         units += [_Unit(episode)] if episode[0].kind == "reset" else [_Unit([call]) for call in episode]
     units.sort(key=lambda unit: (place_of(branches.of(unit.calls[0])), unit.calls[0].order))
     kinds = _by_kind(units)
@@ -209,6 +210,8 @@ class _Texts:
         common: set[int] | None = None
         for text in unit.texts:
             rows = self._rows_with(text)
+            # The share of the units that sent the text must not exceed the share of the rows that it allows: a text
+            # that nearly all send, such as an instruction, tells no rows apart.
             if rows and self._times[text] * len(self.answers) <= len(rows) * max(self._units, len(self.answers)):
                 common = rows if common is None else common & rows
         return common
@@ -217,6 +220,8 @@ class _Texts:
         """Return the rows of which the text holds the answer; else those whose dataset row, or answer, holds the text.
         Nothing if those are all.
         """
+        # The longest answers come first and are cut out of the text, so that an answer that is a part of a longer
+        # one is not found within that.
         contained, rest = set(), text
         for answer in self._telling_answers:
             if answer in rest:

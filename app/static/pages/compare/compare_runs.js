@@ -31,6 +31,7 @@
   const show = ({ plot, at }) => {
     for (const end of ["x1", "x2"]) plot.querySelector(".cursor").setAttribute(end, at);
     for (const { output, places, steps, values } of curves(plot)) {
+      // The text of the last step is kept, to be shown again when the pointer leaves.
       output.dataset.last ??= output.textContent;
       const i = nearest(places, at);
       output.textContent = `${values[i] === "-" ? "\u2014" : values[i].replaceAll("-", "\u2212")} at step ${steps[i]}`;

@@ -40,6 +40,7 @@
   const valuesOf = (figure, key) => numbers((weighted.has(figure.id) && key.dataset.weighted) || key.dataset.values);
   const dataOf = (figure) => {
     const data = [steps()];
+    // uPlot draws no stacks, so each area gets the sum of its own value and of those below it.
     let below = null;
     for (const key of keysOf(figure)) {
       const values = valuesOf(figure, key);
@@ -64,6 +65,7 @@
       if (style === "thin") line.stroke = () => faded(key, 0.6);
       line.points = style === "band" || style === "area" ? { show: false } : { size: 5, fill: () => colour(key) };
       series.push(line);
+      // A band is two series, its lower and its upper end, between which uPlot fills.
       if (style === "band") {
         series.push({ ...line });
         bands.push({ series: [place + 1, place], fill: () => faded(key, 0.16) });
@@ -151,6 +153,7 @@
   const shade = (plot) => {
     if (chosen === null) return plot.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
     const [left, right] = chosen.map((step) => plot.valToPos(step, "x"));
+    // The box reaches a little beyond its steps, so that a single one can be seen.
     const half = Math.min(4, plot.over.clientWidth / plot.data[0].length / 2);
     const from = Math.max(left - half, 0);
     plot.setSelect({ left: from, top: 0, width: Math.min(right + half, plot.over.clientWidth) - from, height: plot.over.clientHeight }, false);

@@ -3,6 +3,7 @@
 "use strict";
 {
   const LETTER = "[\\p{L}\\p{N}]", OTHER = "[^\\p{L}\\p{N}]";
+  // A letter is replaced by one character, so that a place in the folded text is the same place in the text.
   const folded = (text) => text.replace(/[\u00c0-\u024f\u1e00-\u1eff]/g, (letter) => letter.normalize("NFD")[0]);
   const pattern = (phrase) => {
     const words = folded(phrase).match(new RegExp(`${LETTER}+`, "gu"));

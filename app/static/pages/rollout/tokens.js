@@ -9,6 +9,7 @@
   const bytes = (base64) => Uint8Array.from(atob(base64), (letter) => letter.charCodeAt(0));
   const numbers = (base64) => {
     const found = [];
+    // A number is written seven bits to a byte, the lowest first; a byte below 128 ends it.
     let value = 0, place = 1;
     for (const byte of bytes(base64)) {
       value += (byte & 127) * place;
@@ -22,6 +23,7 @@
     return found;
   };
   const halves = (base64) => {
+    // A log-prob is a float16: one bit of sign, five of the exponent and ten of the fraction.
     const data = new DataView(bytes(base64).buffer);
     return Float32Array.from({ length: data.byteLength / 2 }, (_, i) => {
       const word = data.getUint16(2 * i, true);
@@ -34,6 +36,7 @@
     const { kind, first, ids, lengths, backs, marks, logps } = element.dataset;
     element.normalize(); // a parser may end a text node at 65,536 characters
     const segment = { element, kind, first: Number(first), node: element.firstChild, ids: numbers(ids), starts: [], ends: [] };
+    // A token may begin before the end of the one before, as parts of one character do: `backs` says by how much.
     const back = backs ? numbers(backs) : null;
     let at = 0;
     numbers(lengths).forEach((length, i) => {
@@ -173,6 +176,7 @@
     let at = here ? all.indexOf(here[0]) : by > 0 ? 0 : all.length - 1;
     let i = here && at >= 0 ? here[1] : by > 0 ? -1 : all.at(at)?.ids.length;
     at = Math.max(at, 0);
+    // The search goes through all segments and once round the end, back to the token where it began.
     for (let turns = 0; turns <= all.length;) {
       i += by;
       if (i >= 0 && i < all[at]?.ids.length) {
@@ -227,6 +231,7 @@
     const root = document.getElementById("tokens");
     segments = [...(root?.querySelectorAll(".spelt") ?? [])].filter((element) => element.firstChild).map(read);
     byNode = new Map(segments.map((segment) => [segment.node, segment]));
+    // `numbers` reads ids as unsigned numbers, so a negative id is made unsigned here, too.
     special = new Set((root?.dataset.special || "").split(" ").filter(Boolean).map((id) => Number(id) >>> 0));
     here = null;
     if (can) paint();

@@ -51,6 +51,7 @@ def _chains_in(generations: Seq[Generation], links: EpisodeLinks, *, finished: b
     chains: list[Chain] = []
     open_of: dict[int | None, _Open] = defaultdict(_Open)
     current: Chain | None = None  # that of the generation before, if it had one sequence
+    # Each generation is looked at with the orders of the one before it and the one after it.
     orders = [-inf, *(generation.order for generation in generations), inf]
     for before, generation, after in zip(orders, generations, orders[2:], strict=False):
         alone = len(generation.sequences) == 1
@@ -72,6 +73,8 @@ def _chains_in(generations: Seq[Generation], links: EpisodeLinks, *, finished: b
             open_chains.close(chain)
             chain.add(generation, sequence, context)
             continued[id(chain)] = chain
+        # The new ends are registered after the whole call, so that no answer of a call continues another answer of
+        # it.
         for chain in continued.values():
             open_chains.open(chain)
         current = next(iter(continued.values()), None) if alone else None
@@ -86,6 +89,8 @@ def _cross(chains: Seq[Chain]) -> bool:
     ends = [(chain.tail, False, chain) for chain in chains if chain.tail]
     ends += [(chain.head, True, chain) for chain in chains if chain.head]
     ends.sort(key=lambda end: end[:2])
+    # `begun` is a stack of tails, each of which begins with the one below it. A tail that the current data does not
+    # begin with is left behind.
     begun: list[tuple[bytes, Strand | None]] = []
     for data, is_head, chain in ends:
         while begun and not data.startswith(begun[-1][0]):
@@ -126,6 +131,8 @@ class _Open:
 
     def longest_that_begin(self, context: bytes) -> list[Chain]:
         """Return the chains with the longest tail that the context begins with."""
+        # The tail that sorts right before the context shares the longest beginning with it. If it is not a prefix,
+        # a tail that is one can be no longer than this beginning, so the search goes on with that.
         end = len(context)
         while end and (place := bisect_right(self._tails, context[:end])):
             tail = self._tails[place - 1]

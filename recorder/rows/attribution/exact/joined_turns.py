@@ -43,6 +43,8 @@ def take_joined(chains: Seq[Chain], tokens: Seq[RowTokens]) -> tuple[list[Chain]
 
 def _turns_of(row: RowTokens, by_context: Mapping[bytes, Seq[Part]], lengths: Seq[int], used: set[int]) -> list[Part]:
     """Return the row's turns in the order in which they were asked; none if they are fewer than two."""
+    # Each turn takes its context from the beginning of what is left of the prompt, and its answer from the
+    # beginning of what is left of the completion. Of several that fit, the earliest is taken.
     prompt, completion, turns = row.prompt_data, row.data[len(row.prompt_data) :], list[Part]()
     while prompt:
         fitting = [

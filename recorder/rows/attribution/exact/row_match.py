@@ -39,6 +39,7 @@ class RowTokens:
         assert sequence.sampled is not None  # noqa: S101
         start, sampled = len(sequence.context), sequence.sampled.tobytes()
         at = start * _WIDTH
+        # In the completion an answer must begin after what was matched before; in the prompt it may begin anywhere.
         is_free = not self.prompt <= start < matched and at < len(self.data)
         if not is_free or not self.data.startswith(sequence.context.tobytes()):
             return None
@@ -50,6 +51,7 @@ class RowTokens:
         assert sequence.sampled is not None  # noqa: S101 - for the type checker
         sampled = sequence.sampled.tobytes()
         at = self.data.find(sampled, matched * _WIDTH)
+        # A token id takes four bytes, so bytes that are found between two ids are no match.
         while at % _WIDTH and at >= 0:
             at = self.data.find(sampled, at + 1)
         return at // _WIDTH if at >= 0 and len(sampled) else None
@@ -130,6 +132,7 @@ def _is_whole_text(chain: Chain, text: str) -> bool:
     before = texts_after_prompt(last.messages or b"[]") or [sequence.text or "" for _, sequence in chain.parts[:-1]]
     left, end = plain(_without_end(text)), plain(_without_end(last.text or ""))
     at = 0
+    # The texts before the last answer must occur in this order, and the first of them at the very beginning.
     for i, text_before in enumerate([*map(plain, filter(None, before))]):
         place = left.find(text_before, at)
         if place < 0 or (place > 0 and not i):

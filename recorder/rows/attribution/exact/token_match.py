@@ -41,11 +41,14 @@ class Matching:
         fits = self._of_the_policy(chains, fits)
         self._find_contested(chains, fits)
         unmatched = []
+        # The queue gives the most urgent chain. Rows that were taken meanwhile change what it fits, so its fits are
+        # computed again, and a chain that became less urgent goes back into the queue.
         waiting = [(self._urgency(chains[place], fits_of_chain), place) for place, fits_of_chain in enumerate(fits)]
         heapify(waiting)
         while waiting:
             urgency, place = heappop(waiting)
             again = self._fits(chains[place], fits[place])
+            # A chain that fitted some row exactly is not put on a row that it fits only by parts.
             if _exact(fits[place]):
                 again = _exact(again)
             if not again:
@@ -159,6 +162,7 @@ class Matching:
             }:
                 claims[data].append(place)
         rows = Counter(row.data for row in self._tokens)
+        # These are the branches whose chains have a row without contest.
         uncontested = {
             chains[place].branch
             for data, claimants in claims.items()
@@ -178,6 +182,7 @@ class Matching:
                 if self._state.failed_orders:  # what fits a part of another row may be all that this row has
                     self._state.contested.update(index for place in claimants for index in fits[place])
                 continue
+            # Here a branch is a row, so a chain whose branch has a row already does not get one of these.
             for place in (place for place in claimants if chains[place].branch in uncontested):
                 fits[place] = {
                     index: row_fit for index, row_fit in fits[place].items() if self._tokens[index].data != data

@@ -28,6 +28,8 @@ def add_by_generations(state: Assignment, episodes: list[Episode], places: Seq[i
     for place in places:
         for turn in state.rows[place].turns:
             owners[turn.order].add(place)
+    # `stepped` are the generations right before the steps of each episode. An episode without a step is judged by
+    # the generation that it waited for. `likely` are the episodes for which these generations are of one row alone.
     near = _orders_near(state, {state.branches.of(call) for episode in episodes for call in episode})
     stepped = [_generations_before(state, episode, near) for episode in episodes]
     followed = [
@@ -40,6 +42,8 @@ def add_by_generations(state: Assignment, episodes: list[Episode], places: Seq[i
     times = Counter(
         order for episode, orders in zip(episodes, stepped, strict=True) if not has_failed(episode) for order in orders
     )
+    # A generation right after another one shows nothing by itself, since the function may generate for all rows
+    # first. It counts if another episode shows that each answer is sent before the next one is asked for.
     crowded = _find_crowded(state, near)
     exchangeable = _find_exchangeable(state, episodes, stepped, owners)
     are_in_turns = any(stepped[number] - crowded for number in likely)

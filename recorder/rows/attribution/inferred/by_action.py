@@ -57,7 +57,9 @@ class Actions(Comparison):
         fits = [self._fits(episode, place) for episode, place in pairs]
         judged = [fit for fit in fits if fit is not None]
         if judged and sum(judged) >= MOST * len(judged):
+            # Most episodes fit their rows: only the others can be exchanged, among one another.
             return self._are_exchanged([pair for pair, fit in zip(pairs, fits, strict=True) if fit is False])
+        # Nearly all episodes fit a row of their own, but too few of them fit the one that they were paired with.
         if judged and self._fitting_rows([episode for episode, _ in pairs]):
             return True
         return self._is_one_answer_sent_as_several(pairs)
@@ -117,6 +119,8 @@ class Actions(Comparison):
         fits = [[self._fits(episode, place) is not False for place in places] for episode in episodes]
         again = [has_failed(episode) or not is_stepped(episode) for episode in episodes]
         earliest = _first_that_fit(fits, again)
+        # The same from the end. Here an episode may share the row of the one after it if it is itself tried again,
+        # so that the flags are shifted by one place.
         latest = _first_that_fit([fit[::-1] for fit in reversed(fits)], [*again[::-1][1:], False])
         if earliest and latest:
             for episode, first, last in zip(episodes, earliest, reversed(latest), strict=True):

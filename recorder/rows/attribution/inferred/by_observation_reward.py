@@ -86,6 +86,8 @@ class Outcomes(Comparison):
         """Return True if observations or rewards fit these rows far better than shuffled rows."""
         for scored, returned in chain(*self._scores):
             rewards = [(scored.get(_key(episode)), returned.get(place)) for episode, place in pairs]
+            # `orders` is the number of different orders of these rewards. If there are enough of them, it is no
+            # accident that each episode's reward is the one that its row got.
             alike = Counter(reward for _, reward in rewards)
             orders = factorial(len(rewards)) / prod(map(factorial, alike.values()))
             if orders * thresholds.CHANCE >= 1 and all(of_episode == reward for of_episode, reward in rewards):
@@ -99,6 +101,8 @@ class Outcomes(Comparison):
         """Yield the episodes that can be of one row alone, once the rows of the others are known."""
         possible = self._possible_rows(episodes)
         has_each_row_one = self._has_each_row_one(episodes)
+        # A row that was given away leaves fewer rows for the others, so the search is repeated until no episode has
+        # one row alone. A row that two episodes claim is given to neither.
         while single := [
             (number, place)
             for number, places in possible.items()
@@ -134,6 +138,7 @@ class Outcomes(Comparison):
         """Return the one row that got an episode's reward, by the order of the episode's first call."""
         places_of: dict[int, set[int]] = defaultdict(set)
         for meanings in self._scores:
+            # Where the sum and the last reward both fit a name, both must point to the same row.
             for key, place in set.intersection(*(set(_unique_pairs(*meaning).items()) for meaning in meanings)):
                 places_of[key].add(place)
         return {key: places.pop() for key, places in places_of.items() if len(places) == 1}
@@ -189,6 +194,8 @@ class Outcomes(Comparison):
         context, messages = turn.sequence.context, turn.sequence.messages
         if context is None:
             return "\n".join(texts_in(orjson.loads(messages))) if messages else ""
+        # The new part follows the former context and its answer. A prompt that was tokenised anew does not begin
+        # with these, and is taken whole.
         former = (bytes_of(before.sequence.context) or b"") if before else b""
         answer = (bytes_of(before.sequence.sampled) or b"") if before else b""
         continues = former and (bytes_of(context) or b"").startswith(former + answer)

@@ -64,6 +64,8 @@ def episodes_of(calls: Seq[EnvironmentCall], branches: Branches) -> list[Episode
     reset: dict[int, set[Strand | None]] = defaultdict(set)
     for call in calls:
         (reset if call.kind == "reset" else stepped)[call.client].add(branches.of(call))
+    # A client that is stepped only in branches in which it was also reset plays an episode of its own in each of
+    # them.
     in_sessions = {
         client for client, sessions in stepped.items() if len(reset[client]) > 1 and sessions <= reset[client]
     }
@@ -154,6 +156,8 @@ def _add_in_order(
     actions = Actions(episodes, rows, decode)
     # Rows that run are assigned again and again; a search for observations each time would cost too much.
     outcomes = Outcomes([] if state.is_running else episodes, rows, decode, state.returned, actions)
+    # What observations and rewards place alone is sure. The order of all episodes is judged beside it: where the
+    # two agree, the order places the rest; where they do not, it is judged again for the rest alone.
     sure = [*outcomes.alone(episodes)]
     is_all = 0 < len(sure) == len(episodes)
     pairs = None if is_all else _in_order(state, episodes, places, actions, outcomes, is_known=is_known)

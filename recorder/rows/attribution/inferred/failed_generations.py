@@ -93,6 +93,7 @@ def _may_ask(failed: Generation, texts: Seq[str]) -> bool:
 def _goes_on(failed: Generation, turn: Turn | None) -> bool:
     """Return True if a request continues the one that a turn answered."""
     request = failed.prompt or b""
+    # Without its closing brackets and quotes, the JSON of a conversation is the beginning of a longer one's.
     return any(request != before and request.startswith(before.rstrip(b']"')) for before in _list_requests(turn))
 
 

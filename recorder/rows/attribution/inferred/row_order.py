@@ -34,6 +34,8 @@ def are_in_line(state: Assignment, begun: Seq[int | None]) -> bool:
         return True
     prompts = state.prompts
     known_prompts = [prompts[place] if place in state.with_known_prompt else None for place in begun] if prompts else []
+    # `likelihood` is the probability that rows in a random order show these prompts at these places: of the rows
+    # that are left at a place, `left[prompt]` have the prompt that was seen there.
     left, likelihood = Counter(prompts), 1.0
     for place, prompt in enumerate(known_prompts):
         if place >= len(prompts) or prompt not in {None, prompts[place]}:
