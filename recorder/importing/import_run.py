@@ -33,8 +33,6 @@ from logs_ui.recorder.storage.writes.row_writes import delete_rows
 from logs_ui.recorder.upkeep.small_transactions import Progress, unseen
 from logs_ui.recorder.vocabulary import RunState
 
-_BATCH, _BATCH_BYTES = 2_048, 32 << 20  # rows in a transaction; bytes of their text
-_GROUPS = 20_000  # whose generations are remembered; more would be unbounded
 _MOST_BAD = 20  # records that could not be read, with their reasons
 
 

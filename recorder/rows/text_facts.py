@@ -301,7 +301,7 @@ def _list_unsaid(entries: Sequence[Mapping[str, Any]], messages: Sequence[Mappin
 
 def occurs(action: Any, answer: str) -> bool:
     """Return True if all short values of an action, or the text that it is, occur in what the model said."""
-    values = [action] if isinstance(action, str) else [leave for leave in _leaves(action) if len(str(leave)) <= _SHORT]
+    values = [action] if isinstance(action, str) else [leaf for leaf in _leaves(action) if len(str(leaf)) <= _SHORT]
     answer = answer.lower()
     return all(
         value.strip().lower() in answer

@@ -62,8 +62,8 @@ def _metrics(rollout: Exported, begin: int, end: int) -> dict[str, Any]:
     return without_none(
         prompt_tokens=len(context), completion_tokens=end - begin, prompt_token_ids=context,
         completion_token_ids=ids[begin:end],
+        # JSON has no number that is not finite.
         logprobs=of_answer if of_answer is not None and np.isfinite(of_answer).all() else None,
-         # JSON has no other number
     )  # fmt: skip
 
 

@@ -134,7 +134,7 @@ def _scored(
     weights: Mapping[str, float],
     recorded_weights: Mapping[str, float | None],
 ) -> dict[str, Any]:
-    """Return the result's columns of one rollout; for `weights` and `kept` see `_weights` and `_kept`."""
+    """Return the result's columns of one rollout; for `recorded_weights` see `_find_kept`."""
     if scores is None:
         return {"new": None, "rewards": None, "failed": NO_TEXT if rollout.row.pruned is None else PRUNED}
     failures = [

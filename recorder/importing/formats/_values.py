@@ -232,10 +232,10 @@ def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
         runs.append([number(row.get("advantage")) for row in run])
     # The most frequent number of equal prompts beside each other; the smallest of those that are equally frequent.
     counts = Counter(map(len, runs))
-    longest = max(counts, key=lambda length: (counts[length], -length), default=1)
+    usual = max(counts, key=lambda length: (counts[length], -length), default=1)
     unscaled = None
     # From the smallest size on: advantages of several groups together have the sum 0, too.
-    for size in (length for length in range(2, longest + 1) if longest % length == 0):
+    for size in (length for length in range(2, usual + 1) if usual % length == 0):
         values = [advantage for run in runs if len(run) % size == 0 for advantage in run]
         blocks = np.array([math.nan if value is None else value for value in values], float).reshape(-1, size)
         nonzero = blocks[(blocks != 0).any(axis=1)]
@@ -243,7 +243,7 @@ def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
             if np.allclose((nonzero**2).sum(axis=1), size - 1, rtol=0.02):
                 return size
             unscaled = unscaled or (size if len(nonzero) >= _AGREEING else None)
-    return longest if len(prompts) > 1 or longest == 1 else unscaled
+    return usual if len(prompts) > 1 or usual == 1 else unscaled
 
 
 def repeats(prompts: Sequence[Any], size: int | None) -> list[tuple[int, int]]:

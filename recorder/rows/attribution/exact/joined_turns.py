@@ -52,7 +52,7 @@ def _turns_of(row: RowTokens, by_context: Mapping[bytes, Seq[Part]], lengths: Se
             for length in lengths[: bisect_right(lengths, len(prompt))]
             for generation, sequence in by_context.get(prompt[:length], ())
             if id(sequence) not in used and (not turns or generation.order > turns[-1][0].order)
-            and completion.startswith(bytes_of(sequence.sampled) or b"-")
+            and (answer := bytes_of(sequence.sampled)) and completion.startswith(answer)
         ]  # fmt: skip
         if not fitting:
             return []
