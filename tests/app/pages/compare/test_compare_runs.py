@@ -79,7 +79,7 @@ def test_two_runs_are_on_the_same_axes(client: TestClient) -> None:
 def test_any_figure_by_any_axis(client: TestClient, axis: Axis, figure: str) -> None:
     chart = page(client, A, B, x=axis.value, figure=figure).chart
     assert len(chart.series) == 2
-    for points in (part for series in chart.series for part in series.smoothed):
+    for points in (part for series in chart.series for part in series.smooth_parts):
         assert all(0 <= float(number) <= 100 for number in re.split("[ ,]", points))
 
 
@@ -213,7 +213,7 @@ def test_of_three_runs_the_difference_is_the_largest_to_the_first() -> None:
     results = [{"t": [GroupResult(1, 0, mean)]} for mean in (0.5, 0.6, 0.1)]
     (line,) = make_table(results, 1, "difference", 9).lines
     assert line.difference == pytest.approx(-0.4)
-    assert line.against == 2
+    assert line.other_run == 2
 
 
 @pytest.mark.parametrize(
@@ -346,7 +346,7 @@ def test_a_text_is_one_click_away_and_plain(client: TestClient, path: Path) -> N
 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.lists(st.sampled_from("abc"), max_size=12))
 def test_a_diff_says_how_the_one_text_becomes_the_other(before: list[str], after: list[str]) -> None:
-    lines = run_differences._unified(before, after)
+    lines = run_differences._diff_lines(before, after)
     for gone, number, text in (("added", "before", before), ("removed", "after", after)):
         shown = [(getattr(line, number), line.text) for line in lines if line.kind not in {gone, "gap"}]
         assert all(text[at - 1] == value for at, value in shown)
@@ -380,10 +380,10 @@ def test_files_that_the_runs_changed_differently_come_first() -> None:
 
     texts = {"x": "1\t0\ta.py\n2\t2\tb.py\n", "y": "1\t0\ta.py\n3\t2\tb.py\n-\t-\tc d.png\n"}
     trees = working_trees([names(0, "x"), names(1, "y")], texts)
-    assert [[file.name for file in tree.unlike] for tree in trees] == [["b.py"], ["b.py", "c d.png"]]
-    assert [[file.name for file in tree.alike] for tree in trees] == [["a.py"], ["a.py"]]
+    assert [[file.name for file in tree.differing_files] for tree in trees] == [["b.py"], ["b.py", "c d.png"]]
+    assert [[file.name for file in tree.common_files] for tree in trees] == [["a.py"], ["a.py"]]
     (alone,) = working_trees([names(0, "x"), []], texts)
-    assert [file.name for file in alone.unlike] == ["a.py", "b.py"]
+    assert [file.name for file in alone.differing_files] == ["a.py", "b.py"]
 
 
 # --- Curves
@@ -393,7 +393,7 @@ def test_a_value_that_is_missing_breaks_the_line() -> None:
     points = [CurvePoint(step, None if step == 3 else float(step), step, step) for step in range(1, 7)]
     chart = make_chart(["A", "B"], [points, []], Axis.STEP)
     assert chart is not None
-    assert len(chart.series[0].smoothed) == 2
+    assert len(chart.series[0].smooth_parts) == 2
     assert chart.series[0].values == "1 2 - 4 5 6"
     assert chart.series[1].last is None
     assert "B has no value" in chart.label
@@ -405,9 +405,9 @@ def test_every_point_lies_within_the_axes(values: list[float], axis: Axis) -> No
     points = [CurvePoint(i, value, 8 * i, i * 1_000_000) for i, value in enumerate(values)]
     chart = make_chart(["A"], [points], axis)
     assert chart is not None
-    numbers = [float(n) for part in chart.series[0].smoothed for n in re.split("[ ,]", part)]
+    numbers = [float(n) for part in chart.series[0].smooth_parts for n in re.split("[ ,]", part)]
     assert all(-0.01 <= number <= 100.01 for number in numbers)
-    assert 2 <= len(chart.up) <= 12
+    assert 2 <= len(chart.y_ticks) <= 12
     assert all(math.isfinite(float(number)) for number in numbers)
 
 
@@ -415,7 +415,7 @@ def test_the_axis_ends_where_the_longest_curve_does() -> None:
     chart = make_chart(["A"], [[CurvePoint(step, 0.5, 8 * step, step) for step in range(71)]], Axis.STEP)
     assert chart
     assert chart.series[0].places.endswith(" 100.0")
-    assert chart.across == [(0.0, "0"), (28.57, "20"), (57.14, "40"), (85.71, "60 steps")]
+    assert chart.x_ticks == [(0.0, "0"), (28.57, "20"), (57.14, "40"), (85.71, "60 steps")]
 
 
 def test_one_value_is_no_curve() -> None:
@@ -426,9 +426,9 @@ def test_all_curves_are_smoothed_over_as_many_steps() -> None:
     wave = [CurvePoint(step, float(step % 2), step, step) for step in range(1, 61)]
     chart = make_chart(["A", "B"], [wave, wave[:14]], Axis.STEP)
     assert chart
-    long, short = (series.smoothed[0].split(" ") for series in chart.series)
+    long, short = (series.smooth_parts[0].split(" ") for series in chart.series)
     assert long[:13] == short[:13]
-    assert all(series.exact for series in chart.series)
+    assert all(series.exact_parts for series in chart.series)
 
 
 def test_the_first_of_four_runs_is_compared_with_the_others_as_references(tmp_path: Path) -> None:

@@ -117,8 +117,8 @@ def test_runs_are_compared_by_the_tasks_that_they_have_in_common() -> None:
 def test_the_last_line_does_not_add_up_different_tasks() -> None:
     table = make_table([groups(a=4), groups(b=4)], 1, "difference", 10)
     assert table.apart == [1]
-    assert table.all.difference is None
-    assert table.all.cells[1] is None
+    assert table.overall.difference is None
+    assert table.overall.cells[1] is None
     assert make_table([groups(a=4, b=4), groups(b=4)], 1, "task", 10).common == 1
 
 

@@ -231,7 +231,7 @@ def page(client: TestClient, uid: str = RUN, query: str = "") -> Any:
 
 
 @pytest.mark.parametrize("query", cases(["", "?steps=all"], 1))
-@pytest.mark.parametrize("which", ["firsts", "lasts"])
+@pytest.mark.parametrize("which", ["first_actions", "last_actions"])
 def test_each_first_and_last_action_leads_to_exactly_its_rollouts(
     client: TestClient, engine: Engine, which: str, query: str
 ) -> None:
@@ -251,27 +251,35 @@ def test_an_action_with_an_error_is_the_same_in_the_tile_and_in_the_table(tmp_pa
     with dashboard(tmp_path / "a.db") as client:
         shown = page(client, "latest", "?wait=1")
     tiles = {it.title: it for it in shown.tiles}
-    assert (tiles["Actions with an error"].text, tiles["Actions with an error"].rest) == (
+    assert (tiles["Actions with an error"].text, tiles["Actions with an error"].remark) == (
         "15%", "12 of 80, newest 2 rollouts",
     )  # fmt: skip
-    assert sum(line.kind.failed for line in shown.sampled.kinds) == 12
+    assert sum(line.kind.failed for line in shown.sampled_actions.kinds) == 12
 
 
 def test_the_sample_is_of_the_newest_rollouts_and_its_numbers_lead_to_them(client: TestClient, engine: Engine) -> None:
     shown = page(client, RUN, "?steps=all")
-    assert (shown.sampled.sample.rollouts, len(shown.sampled.kinds)) == (200, len(COMMANDS))
-    for line in shown.sampled.kinds:
+    assert (shown.sampled_actions.sample.rollouts, len(shown.sampled_actions.kinds)) == (200, len(COMMANDS))
+    for line in shown.sampled_actions.kinds:
         for it in (line.rollouts, line.first_in, line.last_in, line.failed_in, line.looped_in):
             assert it.address is None or rollouts_at(engine, it.address) == min(it.count, 60)
         assert page_of(client, line.address).found.count.value >= 1, line.kind.name
-    (late,) = [it for it in shown.sampled.errors if "TimeoutError: the environment did not answer" in it.seen.text]
-    assert late.after[0].startswith("command: ")
+    (late,) = [
+        it
+        for it in shown.sampled_actions.errors
+        if "TimeoutError: the environment did not answer" in it.observation.text
+    ]
+    assert late.kinds_before[0].startswith("command: ")
 
 
 def test_the_template_shows_what_it_is_given_and_how_to_get_what_is_missing(client: TestClient) -> None:
     html = flat(client.get(f"/runs/{RUN}/why/actions?steps=all").text)
     shown = page(client, RUN, "?steps=all")
-    for address in (shown.firsts.lines[0].address, shown.habits[0][1], shown.sampled.kinds[0].rollouts.address):
+    for address in (
+        shown.first_actions.lines[0].address,
+        shown.habits[0][1],
+        shown.sampled_actions.kinds[0].rollouts.address,
+    ):
         assert f'<a href="{escape(address)}"' in html
     assert re.search(r"[\d,]+ actions of the newest 200 rollouts of steps 1\u201340", html)
     assert "TimeoutError: the environment did not answer within 30 s" in html

@@ -153,9 +153,11 @@ def fill(engine: Engine) -> None:
 def test_each_figure_leads_to_its_rollouts(client: TestClient, engine: Engine) -> None:
     shown = page_of(client, f"/runs/{RUN}/why/rewards")
     good, other = shown.lines
-    assert (good.it.name, other.it.name) == ("good", HOSTILE)
-    assert (good.it.mean, good.it.left, other.it.nothing) == pytest.approx((23 / 47, 24 / 47, 2 / 3), abs=0.02)
-    leads_to = (good.all, good.below, good.nothing, other.nothing, shown.unscored[1])
+    assert (good.function.name, other.function.name) == ("good", HOSTILE)
+    assert (good.function.mean, good.function.left, other.function.nothing) == pytest.approx(
+        (23 / 47, 24 / 47, 2 / 3), abs=0.02
+    )
+    leads_to = (good.all_address, good.below_address, good.without_address, other.without_address, shown.unscored[1])
     assert [rollouts_at(engine, address) for address in leads_to] == [47, 24, 1, 32, 1]
     assert shown.unscored[0] == 1
 
@@ -163,9 +165,9 @@ def test_each_figure_leads_to_its_rollouts(client: TestClient, engine: Engine) -
 def test_groups_that_cancel_out_are_opened(client: TestClient) -> None:
     shown = page_of(client, f"/runs/{RUN}/why/rewards")
     said = "In 4 of 12 groups the reward functions differ but their weighted sum does not."
-    (found,) = [it for it in shown.findings if said in it.said]
+    (found,) = [it for it in shown.findings if said in it.sentence]
     assert found.is_groups
-    assert len(page_of(client, urls.groups(RUN, found.chosen)).rows.lines) == 4
+    assert len(page_of(client, urls.groups(RUN, found.rollout_filter)).rows.lines) == 4
 
 
 def test_what_the_trainer_and_the_environment_say_stands_in_the_matrix(client: TestClient) -> None:
@@ -185,7 +187,7 @@ def test_what_decides_is_drawn_by_step_and_leads_to_its_groups(client: TestClien
 def test_the_template_shows_what_it_is_given(client: TestClient) -> None:
     html = client.get(f"/runs/{RUN}/why/rewards").text
     good = page_of(client, f"/runs/{RUN}/why/rewards").lines[0]
-    for address, figure in ((good.all, "0.489"), (good.below, "0.511"), (good.nothing, "2%")):
+    for address, figure in ((good.all_address, "0.489"), (good.below_address, "0.511"), (good.without_address, "2%")):
         assert f'<a href="{escape(address)}">{figure}</a>' in html
     assert re.search(r'">1 rollout</a> got no number from any function', html)
     assert "In 4 of 12 groups the reward functions differ but their weighted sum does not." in html
@@ -195,8 +197,8 @@ def test_the_template_shows_what_it_is_given(client: TestClient) -> None:
 def test_a_filter_that_names_steps_keeps_them() -> None:
     rows = columns_of(8, steps=4)
     here = StepWindow(rows, Mode.TRAIN, 3, 4, is_all=False, choice=())
-    assert print_where(here.only("reward<0.5")) == "mode:train step:3..4 reward<0.5"
-    assert print_where(here.only("step:1..2")) == "mode:train step:1..2"
+    assert print_where(here.make_filter("reward<0.5")) == "mode:train step:3..4 reward<0.5"
+    assert print_where(here.make_filter("step:1..2")) == "mode:train step:1..2"
 
 
 def test_with_one_function_the_page_says_what_it_still_can(client: TestClient) -> None:

@@ -195,8 +195,8 @@ def test_attempts_and_their_mean_lead_to_exactly_them(client: TestClient, engine
     lines = page(client).heat.lines
     assert len(lines) == len(TASKS) + 1
     for line in lines:
-        assert rollouts_at(engine, line.of_attempts) == line.attempts
-        assert page_of(client, line.of_attempts).found.mean == pytest.approx(line.mean)
+        assert rollouts_at(engine, line.attempts_address) == line.attempts
+        assert page_of(client, line.attempts_address).found.mean == pytest.approx(line.mean)
 
 
 def test_a_cell_of_a_run_that_is_alive_leaves_out_what_is_not_done(client: TestClient, engine: Engine) -> None:
@@ -213,20 +213,20 @@ def test_chips_count_every_task_once_and_lead_to_them(client: TestClient) -> Non
     assert every.tasks == sum(chip.count for chip in every.chips) == 180
     for chip in every.chips:
         shown = page_of(client, chip.address)
-        assert (shown.found.count if shown.found else 0) == chip.count
+        assert (shown.matches.count if shown.matches else 0) == chip.count
         assert len(names_of(shown)) == min(chip.count, 25)
 
 
 def test_pages_hold_every_task_once_the_worst_first(client: TestClient) -> None:
     pages = [page(client, MANY)]
-    while pages[-1].found.next:
-        pages.append(page_of(client, pages[-1].found.next))
+    while pages[-1].matches.next:
+        pages.append(page_of(client, pages[-1].matches.next))
     names = [name for shown in pages for name in names_of(shown)]
     assert len(names) == len(set(names)) == 180
     assert pages[0].heat.lines[0].share == 0
-    assert (pages[-1].found.first, pages[-1].found.last, pages[-1].found.count) == (176, 180, 180)
+    assert (pages[-1].matches.first, pages[-1].matches.last, pages[-1].matches.count) == (176, 180, 180)
     assert names_of(page(client, MANY, "?page=999")) == names_of(pages[-1])
-    assert pages[-1].found.previous
+    assert pages[-1].matches.previous
 
 
 @pytest.mark.parametrize("sort", list(why_tasks.SORTS))
