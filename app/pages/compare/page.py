@@ -203,9 +203,9 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
     summaries = [run.summary for run in runs]
     ids = [id_of(summary.run) for summary in summaries]
     sources = [queries.run_sources(db, ids).get(run, []) for run in ids]
-    texts = queries.source_texts(db, {source.hash for of_run in sources for source in of_run if source.hash})
+    texts = queries.source_texts(db, {source.hash for run_sources in sources for source in run_sources if source.hash})
     modes = [mode.value for mode in Mode if any(rested(db, run, queries.step_sizes, mode) for run in ids)]
-    names = Counter(name for run in ids for name in queries.scalar_names(db, run))
+    metric_counts = Counter(name for run in ids for name in queries.scalar_names(db, run))
     mode = choice.mode or (Mode.TRAIN.value if Mode.TRAIN in modes or not modes else modes[0])
     recent_runs = queries.list_runs(db, RunFilter(), limit=_SUGGESTED).runs
     tasks = _tasks(db, runs, choice, mode) if len(runs) > 1 else None  # diagnoses the runs, for what is solved
@@ -224,7 +224,7 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
         },
         other_runs=[listed for listed in recent_runs if listed.summary.run.uid not in choice.runs],
         figures=[REWARD, *filter(_is_of_rollouts, tasks.figures if tasks else ())],
-        metrics=sorted(name for name, count in names.items() if count > 1 and not _is_of_rollouts(name)),
+        metrics=sorted(name for name, count in metric_counts.items() if count > 1 and not _is_of_rollouts(name)),
         modes=modes,
         chart=_chart(db, runs, choice, mode) if len(runs) > 1 else None,
         tasks=tasks,
@@ -236,19 +236,19 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
         versions=run_differences.settings([summary.run.versions for summary in summaries], shows_all=shows_all),
         sources=comparisons,
         trees=run_differences.working_trees(sources, texts),
-        runs_without_sources=[index for index, of_run in enumerate(sources) if not of_run],
+        runs_without_sources=[index for index, run_sources in enumerate(sources) if not run_sources],
     )
 
 
 def _write_sentences(runs: Sequence[ComparedRun], tasks: Tasks) -> list[str]:
     """Return a sentence for each run but the first, and those that have no task in common with it."""
     steps = [step_range for step_range in tasks.steps if step_range]
-    window = f"steps {steps[0][0]:,} to {steps[0][1]:,}" if len(set(steps)) == 1 else "steps of each as below"
+    steps_text = f"steps {steps[0][0]:,} to {steps[0][1]:,}" if len(set(steps)) == 1 else "steps of each as below"
     return [
         sentence
         for place, run in enumerate(runs[1:], 1)
         if place not in tasks.table.apart
-        and (sentence := run_sentences.compare_run(tasks.figures, place, run.letter, window))
+        and (sentence := run_sentences.compare_run(tasks.figures, place, run.letter, steps_text))
     ]
 
 
@@ -270,10 +270,10 @@ def _chart(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
     if choice.figure == REWARD:
         curves = [rested(db, run, queries.reward_points, mode, POINTS) for run in ids]
     else:
-        ask = queries.figure_points if _is_of_rollouts(choice.figure) else queries.scalar_points
-        curves = [rested(db, run, ask, mode, choice.figure, POINTS) for run in ids]
-    lacking = [run.summary.run.lacks_figure(choice.figure) for run in runs]
-    curves = [[] if lacks else curve for lacks, curve in zip(lacking, curves, strict=True)]
+        query = queries.figure_points if _is_of_rollouts(choice.figure) else queries.scalar_points
+        curves = [rested(db, run, query, mode, choice.figure, POINTS) for run in ids]
+    lacks_figure = [run.summary.run.lacks_figure(choice.figure) for run in runs]
+    curves = [[] if lacks else curve for lacks, curve in zip(lacks_figure, curves, strict=True)]
     return make_chart([f"{run.letter}, {run.summary.run.name}," for run in runs], curves, choice.x)
 
 
@@ -284,25 +284,27 @@ def _is_of_rollouts(figure: str) -> bool:
 def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, mode: str) -> Tasks:
     ids = [id_of(run.summary.run) for run in runs]
     sizes = [rested(db, run, queries.step_sizes, mode) for run in ids]
-    ranges = [(of_run[0].step, of_run[-1].step) for of_run in sizes if of_run]
+    ranges = [(run_sizes[0].step, run_sizes[-1].step) for run_sizes in sizes if run_sizes]
     common = (max(first for first, _ in ranges), min(last for _, last in ranges)) if ranges else (0, 0)
     step_limits = common if choice.steps == "common" else (0, 2**62)
-    steps = [_last_steps(of_run, step_limits) for of_run in sizes]
-    are_cut = any(within and within[1] for within in steps)
+    steps = [_last_steps(run_sizes, step_limits) for run_sizes in sizes]
+    are_cut = any(last_steps and last_steps[1] for last_steps in steps)
     if are_cut and choice.steps == "common":
-        first_step = max(within[0][0] for within in steps if within)
-        steps = [_last_steps(of_run, (first_step, common[1])) for of_run in sizes]
-    counted_runs = [(run, within[0]) if within else None for run, within in zip(ids, steps, strict=True)]
+        first_step = max(last_steps[0][0] for last_steps in steps if last_steps)
+        steps = [_last_steps(run_sizes, (first_step, common[1])) for run_sizes in sizes]
+    counted_runs = [(run, last_steps[0]) if last_steps else None for run, last_steps in zip(ids, steps, strict=True)]
     success = _success(
         db, [run for run, counted_run in zip(runs, counted_runs, strict=True) if counted_run], choice.solved
     )
     results: list[dict[str, list[GroupResult]]] = [
-        rested(db, of_run[0], queries.task_results, mode, of_run[1], success.marks) if of_run else {}
-        for of_run in counted_runs
+        rested(db, counted_run[0], queries.task_results, mode, counted_run[1], success.marks) if counted_run else {}
+        for counted_run in counted_runs
     ]
     largest_size = max(group_sizes(results), default=1)
     ks = sorted({*(k for k in _KS if k <= largest_size), largest_size})
-    k = choice.k or min((max(run_sizes) for of_run in results if (run_sizes := group_sizes([of_run]))), default=1)
+    k = choice.k or min(
+        (max(distinct_sizes) for run_results in results if (distinct_sizes := group_sizes([run_results]))), default=1
+    )
     weights = [queries.reward_weights(db, run) for run in ids]
     figures = figures_of(results, weights, choice.part)
     recorded_figures = {
@@ -311,7 +313,7 @@ def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
     }
     recorded_figures = {name: cells for name, cells in recorded_figures.items() if any(cells)}
     table = make_table(results, k, choice.sort, _ALL_TASKS if choice.tasks else _TASKS)
-    of_runs = zip(runs, counted_runs, results, compared_tasks(results), strict=True)
+    parts_of_runs = zip(runs, counted_runs, results, compared_tasks(results), strict=True)
     sides = [
         ComparedSide(
             run.letter,
@@ -320,13 +322,13 @@ def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
             _where(counted_run, mode, run_results, tasks),
             place in table.apart,
         )
-        for place, (run, counted_run, run_results, tasks) in enumerate(of_runs)
+        for place, (run, counted_run, run_results, tasks) in enumerate(parts_of_runs)
     ]
     return Tasks(
         figures=recorded_figures,
         figure_table=make_figure_table(sides, recorded_figures, choice.part, weights),
         table=table,
-        steps=[within[0] if within else None for within in steps],
+        steps=[last_steps[0] if last_steps else None for last_steps in steps],
         are_cut=are_cut,
         is_scored=bool(ranges),
         success=success,
@@ -354,10 +356,10 @@ def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) 
     if solved is not None:
         return Success((Mark("reward", solved),), f"reward \u2265 {short(solved)}, as set on this page")
     definitions = [success_of(db, run.summary.run) for run in runs]
-    common_definition = max(
+    candidate = max(
         definitions, key=lambda definition: [(mark.column, mark.at) for mark in definition.marks], default=Success()
     )
-    marks = [(mark.column, mark.eval, {mark.at, ABOVE_0}) for mark in common_definition.marks]
+    marks = [(mark.column, mark.eval, {mark.at, ABOVE_0}) for mark in candidate.marks]
     for definition in definitions:
         agreements = [
             (mark.column, mark.eval) == (column, name) and mark.at in thresholds
@@ -368,18 +370,18 @@ def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) 
                 f"{run.letter}: {definition.said}" for run, definition in zip(runs, definitions, strict=True)
             )
             return Success(said=f"not defined alike in these runs. {definitions_text}")
-    return common_definition
+    return candidate
 
 
-def _last_steps(sizes: Sequence[queries.StepSize], within: tuple[int, int]) -> tuple[tuple[int, int], bool] | None:
+def _last_steps(sizes: Sequence[queries.StepSize], step_limits: tuple[int, int]) -> tuple[tuple[int, int], bool] | None:
     """Return first and last of as many of these steps as may be counted, from the end; True if some are left out."""
-    inside = [size for size in sizes if within[0] <= size.step <= within[1]]
-    if not inside:
+    sizes_inside = [size for size in sizes if step_limits[0] <= size.step <= step_limits[1]]
+    if not sizes_inside:
         return None
-    first, rollouts = len(inside), 0
-    while first > 0 and (rollouts == 0 or rollouts + inside[first - 1].scored <= MOST_ROLLOUTS):
+    first, rollouts = len(sizes_inside), 0
+    while first > 0 and (rollouts == 0 or rollouts + sizes_inside[first - 1].scored <= MOST_ROLLOUTS):
         first -= 1
-        rollouts += inside[first].scored
-    before = max((size.rollouts for size in sizes if size.step < inside[first].step), default=0)
-    is_cut = first > 0 or inside[-1].rollouts - before > MOST_ROLLOUTS
-    return (inside[first].step, inside[-1].step), is_cut
+        rollouts += sizes_inside[first].scored
+    rollouts_before = max((size.rollouts for size in sizes if size.step < sizes_inside[first].step), default=0)
+    is_cut = first > 0 or sizes_inside[-1].rollouts - rollouts_before > MOST_ROLLOUTS
+    return (sizes_inside[first].step, sizes_inside[-1].step), is_cut

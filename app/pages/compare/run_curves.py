@@ -41,8 +41,8 @@ class CurveChart(NamedTuple):
     """Holds curves on common axes."""
 
     series: list[RunCurve]
-    x_ticks: list[tuple[float, str]]  # ticks: place and label
-    y_ticks: list[str]  # labels of the evenly spaced ticks, from below
+    x_ticks: list[tuple[float, str]]  # place and label
+    y_ticks: list[str]  # labels, evenly spaced, from below
     zero: float | None  # position of 0 from above; None if it is outside
     label: str
     table: list[tuple[int, list[float | None]]]  # step and the value of each run, None if it has none there

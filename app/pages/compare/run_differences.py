@@ -126,7 +126,7 @@ def settings(values: Sequence[Mapping[str, Any]], *, shows_all: bool) -> RunSett
     """Compare values by name; a name that a run lacks is None for it."""
     names = sorted({name for run_values in values for name in run_values})
     run_settings = [
-        RunSetting(name, [_write_value(run_values[name]) if name in run_values else None for run_values in values])
+        RunSetting(name, [_print_value(run_values[name]) if name in run_values else None for run_values in values])
         for name in names
     ]
     differing_settings = [setting for setting in run_settings if setting.differs]
@@ -136,11 +136,11 @@ def settings(values: Sequence[Mapping[str, Any]], *, shows_all: bool) -> RunSett
 def comparisons(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[Comparison]:
     """Compare the sources of the runs, differing ones first. `texts` maps hashes to texts."""
     by_source: dict[tuple[str, str], dict[int, RunSource]] = defaultdict(dict)
-    for run, of_run in enumerate(sources):
-        for source in of_run:
+    for run, run_sources in enumerate(sources):
+        for source in run_sources:
             if source.kind in TITLES:
                 by_source[source.kind, source.name][run] = source
-    runs_with_sources = [run for run, of_run in enumerate(sources) if of_run]
+    runs_with_sources = [run for run, run_sources in enumerate(sources) if run_sources]
     source_comparisons = [
         _comparison(key, sources_by_run, runs_with_sources, texts) for key, sources_by_run in by_source.items()
     ]
@@ -154,21 +154,21 @@ def comparisons(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]
 def working_trees(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[WorkingTree]:
     """Return the uncommitted changes of the runs that started with any."""
     runs_by_hashes: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
-    for run, of_run in enumerate(sources):
-        hashes = {source.kind: source.hash for source in of_run}
+    for run, run_sources in enumerate(sources):
+        hashes = {source.kind: source.hash for source in run_sources}
         key = hashes.get(SourceKind.CHANGED_FILES), hashes.get(SourceKind.CHANGES)
         if any(key):
             runs_by_hashes[key].append(run)
     files = [_files(texts.get(names or "", "")) for names, _ in runs_by_hashes]
-    everywhere = set.intersection(*map(set, files)) if len(files) > 1 else set()
+    files_of_all = set.intersection(*map(set, files)) if len(files) > 1 else set()
     trees = []
-    for ((_, diff), runs), of_tree in zip(runs_by_hashes.items(), files, strict=True):
+    for ((_, diff), runs), tree_files in zip(runs_by_hashes.items(), files, strict=True):
         lines = texts.get(diff or "", "").splitlines()
         trees.append(
             WorkingTree(
                 runs=runs,
-                differing_files=[file for file in of_tree if file not in everywhere],
-                common_files=[file for file in of_tree if file in everywhere],
+                differing_files=[file for file in tree_files if file not in files_of_all],
+                common_files=[file for file in tree_files if file in files_of_all],
                 hash=diff,
                 lines=[_git_line(line) for line in lines[:_SHOWN_LINES]],
                 is_cut=len(lines) > _SHOWN_LINES,
@@ -225,5 +225,5 @@ def _diff_lines(before: list[str], after: list[str]) -> list[DiffLine]:
     return lines
 
 
-def _write_value(value: Any) -> str:
+def _print_value(value: Any) -> str:
     return text.as_json(value) if value is None else text.as_text(figures.tidy(value))

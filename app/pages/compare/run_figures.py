@@ -62,10 +62,13 @@ def mark_clear(lines: Sequence[list[Estimate | None]], apart: Sequence[int] = ()
     chances = [
         [None if i == 0 or i in apart else _chance(line[0], cell) for i, cell in enumerate(line)] for line in lines
     ]
-    limit = chance_limit([p for of_line in chances for p in of_line if p is not None])
+    limit = chance_limit([p for line_chances in chances for p in line_chances if p is not None])
     return [
-        [cell and cell._replace(is_clear=p is not None and p <= limit) for cell, p in zip(line, of_line, strict=True)]
-        for line, of_line in zip(lines, chances, strict=True)
+        [
+            cell and cell._replace(is_clear=p is not None and p <= limit)
+            for cell, p in zip(line, line_chances, strict=True)
+        ]
+        for line, line_chances in zip(lines, chances, strict=True)
     ]
 
 
@@ -114,19 +117,18 @@ def figures_of(
     functions = {name for run in groups for group in run for name in group.sums if name.startswith("rewards.")}
     names = ("reward", "solved", "truncated", "errors", "turns", "tokens", *sorted(functions))
     cells_by_name = {
-        name: [_cell(run, name, of_run, part) for run, of_run in zip(groups, weights, strict=True)] for name in names
+        name: [_cell(run, name, run_weights, part) for run, run_weights in zip(groups, weights, strict=True)]
+        for name in names
     }
-    outcome, task_names = (
-        "solved" if any(cells_by_name["solved"]) else "reward",
-        sorted(set().union(*tasks_by_run) - {""}),
-    )
+    outcome = "solved" if any(cells_by_name["solved"]) else "reward"
+    task_names = sorted(set().union(*tasks_by_run) - {""})
     family_of = dict(zip(task_names, families(task_names) or (), strict=False))
     for family in dict.fromkeys(family_of.values()):
         family_groups = [
             [group for task in tasks if family_of.get(task) == family for group in run.get(task, ())]
             for run, tasks in zip(results, tasks_by_run, strict=True)
         ]
-        cells = [_cell(of_run, outcome, {}, part) for of_run in family_groups]
+        cells = [_cell(run_groups, outcome, {}, part) for run_groups in family_groups]
         if cells not in cells_by_name.values():  # a function may score this family alone
             cells_by_name[f"{outcome} in {family}"] = cells
     cells_by_name = {name: cells for name, cells in cells_by_name.items() if any(cells)}
@@ -146,9 +148,8 @@ def _cell(groups: Sequence[GroupResult], name: str, weights: Mapping[str, float]
         return raw_estimate
     weight = weights.get(name.removeprefix("rewards."), 1.0)
     mean, error = raw_estimate.mean * weight, None if raw_estimate.error is None else raw_estimate.error * abs(weight)
-    best = max(0.0, *(highest * weight for *_, highest in scored_groups)) or (
-        0.0 if mean else weight
-    )  # a penalty's best is 0
+    # A penalty's best is 0.
+    best = max(0.0, *(highest * weight for *_, highest in scored_groups)) or (0.0 if mean else weight)
 
     def convert_value(value: float) -> float:
         return value if part == "weighted" else max(best - value, 0.0)

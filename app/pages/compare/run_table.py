@@ -58,7 +58,7 @@ def _sign(name: str, part: str, weights: Sequence[Mapping[str, float]]) -> int:
         return _BETTER.get(name, 1)
     if part != "raw":
         return -1 if part == "headroom" else 1
-    function_weights = [of_run.get(name.removeprefix(_FUNCTION), 1.0) for of_run in weights]
+    function_weights = [run_weights.get(name.removeprefix(_FUNCTION), 1.0) for run_weights in weights]
     signs = {(weight > 0) - (weight < 0) for weight in function_weights}
     return signs.pop() if len(signs) == 1 else 0
 
@@ -91,8 +91,8 @@ def _value(name: str, family: str, cell: Estimate | None, side: ComparedSide) ->
         return FigureCell("")
     where = " ".join(filter(None, [links.tasks([family], "family") if family else "", side.where]))
     return FigureCell(
-        _write_value(name, cell.mean),
-        _write_value(name, cell.error) if cell.error else "",
+        _print_value(name, cell.mean),
+        _print_value(name, cell.error) if cell.error else "",
         f"{plural(cell.rollouts, 'rollout')} in {plural(cell.groups, 'group')}",
         address=urls.matching(side.uid, where) if side.where else None,
     )
@@ -102,14 +102,14 @@ def _difference(name: str, first: Estimate, cell: Estimate, better_sign: int) ->
     gain, error = cell.mean - first.mean, cell.error_from(first)
     arrow, word, tone = _JUDGEMENTS[better_sign * ((gain > 0) - (gain < 0)) if cell.is_clear else 0]
     return FigureCell(
-        f"{'+' * (gain > 0)}{_write_value(name, gain)}{arrow}".replace("%", " pp"),
-        _write_value(name, error).replace("%", " pp") if error else "",
+        f"{'+' * (gain > 0)}{_print_value(name, gain)}{arrow}".replace("%", " pp"),
+        _print_value(name, error).replace("%", " pp") if error else "",
         f"{word} than A, beyond chance" if word else "",
         f"{'clear' * cell.is_clear} {tone}".strip(),
     )
 
 
-def _write_value(name: str, value: float) -> str:
+def _print_value(name: str, value: float) -> str:
     if name in {"truncated", "errors"} or name.startswith("solved"):
         return f"{number(100 * value, 1)}%"
     return number(value, _DIGITS.get(name, 3))

@@ -66,7 +66,9 @@ def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> Tas
     """
     tasks = sorted(set(chain.from_iterable(results)))
     cells = [[_cell(run.get(task, ()), k) for run in results] for task in tasks]
-    lines = [_line(task, of_task) for task, of_task in zip(tasks, mark_clear(cells), strict=True) if any(of_task)]
+    lines = [
+        _line(task, task_cells) for task, task_cells in zip(tasks, mark_clear(cells), strict=True) if any(task_cells)
+    ]
     lines.sort(key=lambda line: _place(line, sort))
     differences = [abs(line.difference) for line in lines[:limit] if line.difference is not None]
     largest = max(differences, default=0.0) or 1.0
@@ -74,8 +76,8 @@ def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> Tas
     tasks_by_run = compared_tasks(results)
     apart = runs_apart(tasks_by_run)
     compared_groups = [
-        [group for task in of_run for group in run.get(task, ())]
-        for run, of_run in zip(results, tasks_by_run, strict=True)
+        [group for task in run_tasks for group in run.get(task, ())]
+        for run, run_tasks in zip(results, tasks_by_run, strict=True)
     ]
     overall = _line("", [None if i in apart else _cell(groups, k) for i, groups in enumerate(compared_groups)])
     bars = [None if line.difference is None else scale.bar(line.difference) for line in lines[:limit]]

@@ -37,7 +37,7 @@ def make_tables(report: Report, run: str) -> list[tuple[str, str, FigureTable]]:
 def _line(pair: FigureDifference, run: str, report: Report, *, is_linked: bool) -> FigureLine:
     write, (first, last) = percent if pair.is_share else figure, report.steps or (0, 0)
     span = f"step:{first if pair.since is None or pair.trend_of_others else pair.since}..{last}"
-    of_place = links.tasks([pair.name], pair.place) if pair.place else ""
+    place_term = links.tasks([pair.name], pair.place) if pair.place else ""
     name = f"{'solved' if pair.is_share else 'reward'} in {pair.name}" if pair.place else pair.name.removeprefix("the ")
     return FigureLine(
         name=f"{name} ({pair.place})" if pair.place not in {"", "family", "task"} else name,
@@ -46,5 +46,5 @@ def _line(pair: FigureDifference, run: str, report: Report, *, is_linked: bool) 
         differences=[FigureCell(difference(pair.chosen - pair.others, pair.error, is_share=pair.is_share))],
         since="" if pair.since is None else f"{pair.since:,}",
         trend=line(pair.trend, pair.since, others=(pair.trend_of_others,) if pair.trend_of_others else ()),
-        address=urls.matching(run, " ".join(filter(None, [of_place, report.within, span]))) if is_linked else None,
+        address=urls.matching(run, " ".join(filter(None, [place_term, report.within, span]))) if is_linked else None,
     )

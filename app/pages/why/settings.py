@@ -50,10 +50,10 @@ def make_panel(diagnosis: Diagnosed, *, is_saved: bool, place: str) -> Panel:
     return Panel(
         fields=[
             Field(
-                "max_reward", "Best reward", "Reward of a perfect rollout.", _write_number(settings.max_reward), best
+                "max_reward", "Best reward", "Reward of a perfect rollout.", _print_number(settings.max_reward), best
             ),
             Field(
-                "solved_at", "Solved if ≥", f"In force: {scale.success.said}.", _write_number(settings.solved_at), ""
+                "solved_at", "Solved if ≥", f"In force: {scale.success.said}.", _print_number(settings.solved_at), ""
             ),
             Field("solved_by", "of", "Reward function; empty for the whole reward.", settings.solved_by or "", ""),
             Field(
@@ -66,7 +66,7 @@ def make_panel(diagnosis: Diagnosed, *, is_saved: bool, place: str) -> Panel:
                 f"{_THRESHOLD}{name}",
                 _NAMES.get(name, name),
                 name,
-                _write_number(settings.thresholds.get(name)),
+                _print_number(settings.thresholds.get(name)),
                 brief(limit),
             )
             for name, limit in sorted(limits.items())
@@ -123,5 +123,5 @@ def _number(form: Mapping[str, str], field: str) -> float | None:
         raise SettingsError(f"{name} {text[:40]!r} is not a number: write it as 0.5, or leave it empty.") from None
 
 
-def _write_number(value: float | None) -> str:
+def _print_number(value: float | None) -> str:
     return "" if value is None else f"{value:g}"

@@ -37,10 +37,10 @@ def cache_figure(diagnosis: Diagnosed, name: Hashable, make: Callable[[], Figure
     """Cache what `make` returns for the same rollouts and settings. It must not return addresses, of one request."""
     key = (name, repr(diagnosis.settings))
     with _lock:
-        of_rows = _figures.setdefault(diagnosis.rows, {})
-    if key not in of_rows:
-        of_rows[key] = make()
-    figure: Figure = of_rows[key]
+        figures = _figures.setdefault(diagnosis.rows, {})
+    if key not in figures:
+        figures[key] = make()
+    figure: Figure = figures[key]
     return figure
 
 

@@ -173,11 +173,11 @@ def _cells(
     steps_address = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.LAST)
     step_address = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.FIRST)
     line: list[HeatCell | None] = []
-    values_of_task = (
+    task_columns = (
         table[place]
         for table in (task_cells.rollouts, task_cells.attempts, task_cells.mean, task_cells.solved, task_cells.judged)
     )
-    parts = (part.tolist() for part in (columns.first, columns.last, *values_of_task))
+    parts = (part.tolist() for part in (columns.first, columns.last, *task_columns))
     for first, last, rollouts, attempts, mean, solved, judged in zip(*parts, strict=True):
         if not rollouts:
             line.append(None)

@@ -190,26 +190,26 @@ def _verdict(
     total = sum(line.rollouts for line in lines)
     if not total:
         return "No rollout has ended yet." if summary.state == RunState.RUNNING else "No rollout ended.", False
-    trained = next((line for line in lines if line.outcome == Outcome.TRAINED), None)
-    unknown = sum(line.rollouts for line in lines if line.outcome == Outcome.NOT_RECORDED)
-    if trained is None and unknown:
-        rollouts = f"{unknown:,} of {total:,} rollouts of {window.steps_text}"
+    trained_line = next((line for line in lines if line.outcome == Outcome.TRAINED), None)
+    unknown_count = sum(line.rollouts for line in lines if line.outcome == Outcome.NOT_RECORDED)
+    if trained_line is None and unknown_count:
+        rollouts = f"{unknown_count:,} of {total:,} rollouts of {window.steps_text}"
         return f"Of {rollouts} it is not recorded whether they were trained on.", False
-    if trained is None:
+    if trained_line is None:
         return f"None of the {total:,} rollouts of {window.steps_text} contributed to the gradient.", True
-    subject = f"{trained.rollouts:,} of {total:,} rollouts of {window.steps_text} ({percent(trained.share)})"
+    subject = f"{trained_line.rollouts:,} of {total:,} rollouts of {window.steps_text} ({percent(trained_line.share)})"
     bad_signal = next((signal for signal in policy_signals if signal.is_bad and signal.name != "entropy"), None)
     if bad_signal is not None:
         return f"{subject} could be trained on, but the policy is not updating: {bad_signal.clause}.", True
-    return f"{subject} contributed to the gradient.", trained.share < 0.5
+    return f"{subject} contributed to the gradient.", trained_line.share < 0.5
 
 
 def _masks(run: str, window: StepWindow, codes: Ints, diagnosis: Diagnosed) -> list[tuple[Mask, str | None]]:
-    trained = codes == OUTCOMES.index(Outcome.TRAINED)
+    is_trained = codes == OUTCOMES.index(Outcome.TRAINED)
     terms = where(Outcome.TRAINED, window.rows, codes, success=diagnosis.report.scale.success)
     return [
         (mask, None if mask.where is None or not terms else _address(run, window, f"{terms} {mask.where}".strip()))
-        for mask in masks(window.rows, trained, diagnosis.config, finite(diagnosis.scalars))
+        for mask in masks(window.rows, is_trained, diagnosis.config, finite(diagnosis.scalars))
     ]
 
 
