@@ -119,8 +119,8 @@ def _tiles(
         ),
         ActionTile(
             "Actions with an error",
-            percent(sampled_actions.failed / sampled_actions.sample.actions) if sampled_actions else None,
-            f"{sampled_actions.failed:,} of {sampled_actions.sample.actions:,},"
+            percent(sampled_actions.failed_actions / sampled_actions.sample.actions) if sampled_actions else None,
+            f"{sampled_actions.failed_actions:,} of {sampled_actions.sample.actions:,},"
             f" newest {sampled_actions.sample.rollouts:,} rollouts"
             if sampled_actions
             else "",

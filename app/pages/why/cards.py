@@ -30,20 +30,20 @@ class ShownCard:
     count: Count | None  # number of its rollouts; None if its filter cannot be read
     address: str | None  # of exactly its rollouts; None likewise
     user_threshold: float | None  # the threshold that a user set; None for the default
-    follows_from: list[tuple[str, str]]  # id and name of the cards above it that explain it
-    follows: list["ShownCard"] = field(default_factory=list)  # the cards below it that it explains
+    parents: list[tuple[str, str]]  # id and name of the cards above it that explain it
+    children: list["ShownCard"] = field(default_factory=list)  # the cards below it that it explains
 
 
 def make_cards(
     report: Report, cards: tuple[Card, ...], settings: Settings, run: str, count: Counting
 ) -> list[ShownCard]:
-    """Return these cards of a report, highest cost first; a card explained by another one is in that one's `follows`.
+    """Return these cards of a report, highest cost first; a card explained by another one is in that one's `children`.
     `count` counts the rollouts of a filter.
     """
     cards_by_id = {card.id: _show_card(report, card, settings, run, count, parents(card, cards)) for card in cards}
     for card in cards:
         if parent_cards := parents(card, cards):
-            _find_top(parent_cards[0], cards, cards_by_id).follows.append(cards_by_id[card.id])
+            _find_top(parent_cards[0], cards, cards_by_id).children.append(cards_by_id[card.id])
     return [cards_by_id[card.id] for card in top_cards(cards)]
 
 
@@ -74,7 +74,7 @@ def _show_card(
         count=None if rollout_filter is None else count(rollout_filter),
         address=urls.matching(run, report.where_of(card)),
         user_threshold=settings.thresholds.get(card.id),
-        follows_from=[
+        parents=[
             (parent.id, _DIAGNOSTICS[parent.id].name if parent.id in _DIAGNOSTICS else parent.id)
             for parent in parent_cards
         ],

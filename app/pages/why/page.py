@@ -144,7 +144,7 @@ class Why(NamedTuple):
     cards: list[ShownCard]  # others
     # The cause with the largest share of the loss, if it is not listed first; None if all is well.
     largest_cause: ShownCard | None
-    rest: ShownCard | None  # what rollouts lost that ended normally; None if it is little
+    scored_low: ShownCard | None  # what rollouts lost that ended normally; None if it is little
     tables: list[tuple[str, str, FigureTable]]  # `Contrast.id`, title and table of those that compare something
     checks: dict[str, list[tuple[Checked, Diagnostic | None]]]
     too_few: bool  # True if there are too few rollouts to tell causes apart
@@ -237,15 +237,15 @@ def make_why(db: Connection, summary: RunSummary, diagnosis: Diagnosed, selectio
     cards = make_cards(report, report.cards, diagnosis.settings, run.uid, count)
     first = cards[0] if card_of_verdict(report) else None
     low_cards = (report.scored_low,) if report.scored_low else ()
-    rest_cards = make_cards(report, low_cards, diagnosis.settings, run.uid, count)
+    low_findings = make_cards(report, low_cards, diagnosis.settings, run.uid, count)
     costliest = None if report.verdict.is_healthy else report.costliest
     return Why(
         fall=make_fall(report.fall, report.scale.said, run.uid, report.scope, coverage.rollouts),
         coverage=coverage,
         first=first,
-        cards=[*first.follows, *cards[1:]] if first else cards,
+        cards=[*first.children, *cards[1:]] if first else cards,
         largest_cause=next((card for card in cards[1:] if costliest and card.card.id == costliest.id), None),
-        rest=rest_cards[0] if rest_cards else None,
+        scored_low=low_findings[0] if low_findings else None,
         tables=make_tables(report, run.uid),
         checks=list_checks(report),
         too_few=report.warming_up,

@@ -133,7 +133,7 @@ class WhyRewardsPage(WhyTab):
     verdict: str
     lines: list[FunctionLine]  # the reward functions, largest variance share first
     sums: list[SumLine]  # the rewards to compare them with
-    unscored: tuple[int, str]  # number of rollouts without a number from any function, and their address
+    unscored_rollouts: tuple[int, str]  # number of rollouts without a number from any function, and their address
     matrix: Matrix | None  # of the first functions; None without any
     # (colour class, name) of each function, in the order of the chart; those beyond the colours are one.
     kinds: list[tuple[str, str]]
@@ -158,7 +158,7 @@ def _page(db: Connection, summary: RunSummary, diagnosis: Diagnosed, window: Ste
         verdict=_verdict(reward_functions, window),
         lines=[_line(run.uid, function, window) for function in reward_functions],
         sums=_sums(run.uid, window, diagnosis) if reward_functions else [],
-        unscored=(int(unscored(window.rows).sum()), urls.rollouts(run.uid, window.make_filter("scored:no"))),
+        unscored_rollouts=(int(unscored(window.rows).sum()), urls.rollouts(run.uid, window.make_filter("scored:no"))),
         matrix=matrix(run.uid, [function.name for function in reward_functions[:_MOST_TOGETHER]], r_by_pair, window)
         if reward_functions
         else None,

@@ -67,12 +67,12 @@ class SampledActions(NamedTuple):
     """Describes the newest rollouts: the most frequent actions, errors and repeats; `more_kinds` counts other ones."""
 
     sample: Sample
-    failed: int  # number of actions with an error: see `action_sample.failure`
+    failed_actions: int  # number of actions with an error: see `action_sample.failure`
     failed_in: LinkedRollouts
     kinds: list[KindLine]
     more_kinds: int
     errors: list[ObservationLine]
-    repeated: list[ObservationLine]
+    repeats: list[ObservationLine]
 
 
 def make_sampled_actions(db: Connection, run: Run, diagnosis: Diagnosed, window: StepWindow) -> SampledActions | None:
@@ -87,12 +87,12 @@ def make_sampled_actions(db: Connection, run: Run, diagnosis: Diagnosed, window:
         return None
     return SampledActions(
         sample=sample,
-        failed=sum(kind.failed for kind in sample.kinds),
+        failed_actions=sum(kind.failed for kind in sample.kinds),
         failed_in=_link_rollouts(uid, sorted({rollout_id for kind in sample.kinds for rollout_id in kind.failed_in})),
         kinds=[_describe_kind(uid, window.make_filter(), sample, kind) for kind in sample.kinds[:_MOST_LINES]],
         more_kinds=max(len(sample.kinds) - _MOST_LINES, 0),
         errors=[_describe_observation(uid, observation) for observation in sample.errors[:_MOST_LINES]],
-        repeated=[_describe_observation(uid, observation) for observation in sample.repeated[:_MOST_LINES]],
+        repeats=[_describe_observation(uid, observation) for observation in sample.repeated[:_MOST_LINES]],
     )
 
 

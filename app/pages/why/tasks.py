@@ -109,7 +109,7 @@ class WhyTasksPage(WhyTab):
     # tasks too rarely to judge them one by one.
     families: list[tuple[Word, str, int | None, str]]
     tasks: int  # number of the run's tasks; 0 if no rollout names one
-    unnamed: int  # number of rollouts that name none, and are in no line
+    unnamed_rollouts: int  # number of rollouts that name none, and are in no line
     success: Success
     k: int  # usual size of a group, for pass@k
     matches: FoundTasks | None
@@ -155,7 +155,7 @@ def _page(summary: RunSummary, diagnosis: Diagnosed, mode: Mode, choice: TaskCho
         window=window,
         fresh=fresh_of(summary),
         tasks=len(rows.tasks),
-        unnamed=int((rows.task < 0).sum()),
+        unnamed_rollouts=int((rows.task < 0).sum()),
         success=scale.success,
         k=k,
         matches=matches,

@@ -162,10 +162,10 @@ def test_each_figure_leads_to_its_rollouts(client: TestClient, engine: Engine) -
         good.below_address,
         good.without_address,
         hostile.without_address,
-        shown_page.unscored[1],
+        shown_page.unscored_rollouts[1],
     )
     assert [rollouts_at(engine, address) for address in leads_to] == [47, 24, 1, 32, 1]
-    assert shown_page.unscored[0] == 1
+    assert shown_page.unscored_rollouts[0] == 1
 
 
 def test_groups_that_cancel_out_are_opened(client: TestClient) -> None:

@@ -215,11 +215,11 @@ def test_what_another_card_explains_stands_below_it_and_says_so() -> None:
         a_card("mine", 0.2, "truncation"),  # which stands above: no circle
     )
     shown_cards = make_cards(REPORT, cards, Settings(), "a-run", lambda _: queries.Count(3, exact=True))
-    assert [(shown_card.card.id, [below.card.id for below in shown_card.follows]) for shown_card in shown_cards] == [
+    assert [(shown_card.card.id, [child.card.id for child in shown_card.children]) for shown_card in shown_cards] == [
         ("truncation", ["never_acted", "dead_groups"]),
         ("mine", []),
     ]
-    assert shown_cards[0].follows[1].follows_from == [("truncation", "Truncation"), ("never_acted", "Never acted")]
+    assert shown_cards[0].children[1].parents == [("truncation", "Truncation"), ("never_acted", "Never acted")]
     assert shown_cards[1].diagnostic is None  # somebody's own
 
 
