@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logs_ui.app.pages.compare.run_figures import Estimate, estimate, marked
+from logs_ui.app.pages.compare.run_figures import Estimate, estimate, mark_clear
 from logs_ui.recorder.diagnosis import Card, Report, Rows, diagnose_rows
 from logs_ui.recorder.vocabulary import Status, StopReason
 from tests.faults import Fault
@@ -231,7 +231,7 @@ def false_findings(pairs: int) -> Iterator[str]:
 
 def differences(pairs: Sequence[tuple[Estimate, Estimate]]) -> int:
     """Return how many means of a table Compare calls different."""
-    return sum(other.is_clear for _, other in marked([list(pair) for pair in pairs]) if other is not None)
+    return sum(other.is_clear for _, other in mark_clear([list(pair) for pair in pairs]) if other is not None)
 
 
 def same_tasks(one: Columns, other: Columns) -> tuple[list[tuple[Estimate, Estimate]], tuple[Estimate, Estimate]]:

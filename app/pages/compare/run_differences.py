@@ -36,10 +36,10 @@ class RunSetting(NamedTuple):
 
 
 class RunSettings(NamedTuple):
-    """Holds several settings of one kind; `shown` are those that differ, or all."""
+    """Holds several settings of one kind; `settings` are those that differ, or all."""
 
-    shown: list[RunSetting]
-    differing: int
+    settings: list[RunSetting]
+    differing_count: int
     total: int
 
 
@@ -76,12 +76,12 @@ class Comparison(NamedTuple):
     title: str
     name: str
     variants: list[Variant]  # that of the first run comes first
-    missing: list[int]  # runs that lack it, although other sources of the kind are stored for them
+    missing_runs: list[int]  # runs that lack it, although other sources of the kind are stored for them
     differences: list[Difference]  # to the first variant; empty if all runs that have it share one text
 
     @property
     def differs(self) -> bool:
-        return len(self.variants) > 1 or bool(self.missing)
+        return len(self.variants) > 1 or bool(self.missing_runs)
 
 
 class ChangedFile(NamedTuple):
@@ -96,8 +96,8 @@ class WorkingTree(NamedTuple):
     """Describes uncommitted changes of tracked files."""
 
     runs: list[int]
-    unlike: list[ChangedFile]  # files that not every run changed by the same number of lines
-    alike: list[ChangedFile]
+    differing_files: list[ChangedFile]  # files that not every run changed by the same number of lines
+    common_files: list[ChangedFile]
     hash: str | None  # of the diff; None if only the names were stored
     lines: list[DiffLine]  # of the diff; `is_cut` if there are more
     is_cut: bool
@@ -107,71 +107,79 @@ def facts(summaries: Sequence[RunSummary]) -> list[RunSetting]:
     """Return the most important settings; those that no run has are left out."""
     trees = {None: None, True: "uncommitted changes", False: "clean"}
     rows: dict[str, list[Any]] = {
-        "model": [it.run.model for it in summaries],
-        "completions per prompt": [it.run.num_generations for it in summaries],
-        "planned steps": [words.planned_steps(it) for it in summaries],
-        "commit": [it.run.git_commit and it.run.git_commit[:12] for it in summaries],
-        "working tree": [trees[it.run.git_dirty] for it in summaries],
-        "tokenizer": [it.run.tokenizer and it.run.tokenizer[:12] for it in summaries],
-        "host": [it.run.host for it in summaries],
-        "resumes": [it.run.parent for it in summaries],
+        "model": [summary.run.model for summary in summaries],
+        "completions per prompt": [summary.run.num_generations for summary in summaries],
+        "planned steps": [words.planned_steps(summary) for summary in summaries],
+        "commit": [summary.run.git_commit and summary.run.git_commit[:12] for summary in summaries],
+        "working tree": [trees[summary.run.git_dirty] for summary in summaries],
+        "tokenizer": [summary.run.tokenizer and summary.run.tokenizer[:12] for summary in summaries],
+        "host": [summary.run.host for summary in summaries],
+        "resumes": [summary.run.parent for summary in summaries],
     }
-    found = [
+    run_settings = [
         RunSetting(name, [None if value is None else str(value) for value in values]) for name, values in rows.items()
     ]
-    return [setting for setting in found if any(value is not None for value in setting.values)]
+    return [setting for setting in run_settings if any(value is not None for value in setting.values)]
 
 
-def settings(values: Sequence[Mapping[str, Any]], *, everything: bool) -> RunSettings:
+def settings(values: Sequence[Mapping[str, Any]], *, shows_all: bool) -> RunSettings:
     """Compare values by name; a name that a run lacks is None for it."""
-    names = sorted({name for each in values for name in each})
-    found = [RunSetting(name, [_written(each[name]) if name in each else None for each in values]) for name in names]
-    differing = [setting for setting in found if setting.differs]
-    return RunSettings(found if everything else differing, len(differing), len(found))
+    names = sorted({name for run_values in values for name in run_values})
+    run_settings = [
+        RunSetting(name, [_print_value(run_values[name]) if name in run_values else None for run_values in values])
+        for name in names
+    ]
+    differing_settings = [setting for setting in run_settings if setting.differs]
+    return RunSettings(run_settings if shows_all else differing_settings, len(differing_settings), len(run_settings))
 
 
 def comparisons(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[Comparison]:
     """Compare the sources of the runs, differing ones first. `texts` maps hashes to texts."""
-    by_thing: dict[tuple[str, str], dict[int, RunSource]] = defaultdict(dict)
-    for run, of_run in enumerate(sources):
-        for source in of_run:
+    by_source: dict[tuple[str, str], dict[int, RunSource]] = defaultdict(dict)
+    for run, run_sources in enumerate(sources):
+        for source in run_sources:
             if source.kind in TITLES:
-                by_thing[source.kind, source.name][run] = source
-    known = [run for run, of_run in enumerate(sources) if of_run]
-    found = [_comparison(key, having, known, texts) for key, having in by_thing.items()]
+                by_source[source.kind, source.name][run] = source
+    runs_with_sources = [run for run, run_sources in enumerate(sources) if run_sources]
+    source_comparisons = [
+        _comparison(key, sources_by_run, runs_with_sources, texts) for key, sources_by_run in by_source.items()
+    ]
     order = list(TITLES.values())
-    return sorted(found, key=lambda it: (not it.differs, order.index(it.title), it.name))
+    return sorted(
+        source_comparisons,
+        key=lambda comparison: (not comparison.differs, order.index(comparison.title), comparison.name),
+    )
 
 
 def working_trees(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[WorkingTree]:
     """Return the uncommitted changes of the runs that started with any."""
-    grouped: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
-    for run, of_run in enumerate(sources):
-        hashes = {source.kind: source.hash for source in of_run}
+    runs_by_hashes: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+    for run, run_sources in enumerate(sources):
+        hashes = {source.kind: source.hash for source in run_sources}
         key = hashes.get(SourceKind.CHANGED_FILES), hashes.get(SourceKind.CHANGES)
         if any(key):
-            grouped[key].append(run)
-    files = [_files(texts.get(names or "", "")) for names, _ in grouped]
-    everywhere = set.intersection(*map(set, files)) if len(files) > 1 else set()
-    found = []
-    for ((_, diff), runs), of_tree in zip(grouped.items(), files, strict=True):
+            runs_by_hashes[key].append(run)
+    files = [_files(texts.get(names or "", "")) for names, _ in runs_by_hashes]
+    files_of_all = set.intersection(*map(set, files)) if len(files) > 1 else set()
+    trees = []
+    for ((_, diff), runs), tree_files in zip(runs_by_hashes.items(), files, strict=True):
         lines = texts.get(diff or "", "").splitlines()
-        found.append(
+        trees.append(
             WorkingTree(
                 runs=runs,
-                unlike=[file for file in of_tree if file not in everywhere],
-                alike=[file for file in of_tree if file in everywhere],
+                differing_files=[file for file in tree_files if file not in files_of_all],
+                common_files=[file for file in tree_files if file in files_of_all],
                 hash=diff,
                 lines=[_git_line(line) for line in lines[:_SHOWN_LINES]],
                 is_cut=len(lines) > _SHOWN_LINES,
             )
         )
-    return found
+    return trees
 
 
 def _files(text: str) -> list[ChangedFile]:
-    named = (line.split("\t", 2) for line in text.splitlines())
-    return [ChangedFile(*parts) for parts in named if len(parts) == 3]
+    columns = (line.split("\t", 2) for line in text.splitlines())
+    return [ChangedFile(*parts) for parts in columns if len(parts) == 3]
 
 
 def _git_line(line: str) -> DiffLine:
@@ -182,27 +190,27 @@ def _git_line(line: str) -> DiffLine:
 
 
 def _comparison(
-    key: tuple[str, str], having: Mapping[int, RunSource], runs: list[int], texts: Mapping[str, str]
+    key: tuple[str, str], sources_by_run: Mapping[int, RunSource], runs: list[int], texts: Mapping[str, str]
 ) -> Comparison:
     kind, name = key
-    grouped: dict[tuple[str | None, float | None], list[int]] = defaultdict(list)
-    for run, source in having.items():
-        grouped[source.hash, source.weight].append(run)
-    variants = [Variant(of, digest, weight) for (digest, weight), of in grouped.items()]
+    runs_by_text: dict[tuple[str | None, float | None], list[int]] = defaultdict(list)
+    for run, source in sources_by_run.items():
+        runs_by_text[source.hash, source.weight].append(run)
+    variants = [Variant(text_runs, digest, weight) for (digest, weight), text_runs in runs_by_text.items()]
     first = variants[0]
-    differences = [_difference(first, other, texts) for other in variants[1:] if other.hash != first.hash]
-    missing = [run for run in runs if run not in having]
-    return Comparison(TITLES[SourceKind(kind)], name, variants, missing, differences)
+    differences = [_difference(first, variant, texts) for variant in variants[1:] if variant.hash != first.hash]
+    missing_runs = [run for run in runs if run not in sources_by_run]
+    return Comparison(TITLES[SourceKind(kind)], name, variants, missing_runs, differences)
 
 
-def _difference(first: Variant, other: Variant, texts: Mapping[str, str]) -> Difference:
-    before, after = (texts.get(variant.hash or "", "").splitlines() for variant in (first, other))
-    lines = _unified(before[:_MOST_LINES], after[:_MOST_LINES])
+def _difference(first: Variant, second: Variant, texts: Mapping[str, str]) -> Difference:
+    before, after = (texts.get(variant.hash or "", "").splitlines() for variant in (first, second))
+    lines = _diff_lines(before[:_MOST_LINES], after[:_MOST_LINES])
     is_cut = len(lines) > _SHOWN_LINES or max(len(before), len(after)) > _MOST_LINES
-    return Difference(first, other, lines[:_SHOWN_LINES], is_cut)
+    return Difference(first, second, lines[:_SHOWN_LINES], is_cut)
 
 
-def _unified(before: list[str], after: list[str]) -> list[DiffLine]:
+def _diff_lines(before: list[str], after: list[str]) -> list[DiffLine]:
     lines: list[DiffLine] = []
     for hunk in difflib.SequenceMatcher(None, before, after).get_grouped_opcodes(_CONTEXT):
         lines.append(DiffLine("gap", f"lines {hunk[0][1] + 1} to {hunk[-1][2]}"))
@@ -217,5 +225,5 @@ def _unified(before: list[str], after: list[str]) -> list[DiffLine]:
     return lines
 
 
-def _written(value: Any) -> str:
+def _print_value(value: Any) -> str:
     return text.as_json(value) if value is None else text.as_text(figures.tidy(value))

@@ -26,12 +26,12 @@ class Estimate(NamedTuple):
     groups: int
     effective: float = 0.0  # number of groups of equal size that would tell as much; see `mean_difference.Mean`
     pass_at: float | None = None  # pass@k, from 0 to 1; None if no group has k rollouts, or what is solved is not known
-    is_clear: bool = False  # True if it differs from the first run's by more than chance; see `marked`
+    is_clear: bool = False  # True if it differs from the first run's by more than chance; see `mark_clear`
     trend: Trend = ()  # the mean by step
 
-    def error_from(self, other: "Estimate") -> float | None:
+    def error_from(self, reference: "Estimate") -> float | None:
         """Return the standard error of the difference between the two means."""
-        return None if self.error is None or other.error is None else math.hypot(self.error, other.error)
+        return None if self.error is None or reference.error is None else math.hypot(self.error, reference.error)
 
 
 def estimate(groups: Sequence[tuple[int, float]]) -> Estimate | None:
@@ -41,46 +41,64 @@ def estimate(groups: Sequence[tuple[int, float]]) -> Estimate | None:
     SE² = G/(G-1) · Σ (s_g - n_g·mean)² / n² over the G groups of n_g rollouts with the sums s_g, n rollouts in all
     (Liang and Zeger 1986; Cameron and Miller 2015, equation 11, with its correction G/(G-1)).
     """
-    known = [(number, total) for number, total in groups if number]
-    n, count = sum(number for number, _ in known), len(known)
-    if not known:
+    counted_groups = [(number, total) for number, total in groups if number]
+    n, count = sum(number for number, _ in counted_groups), len(counted_groups)
+    if not counted_groups:
         return None
-    mean = sum(total for _, total in known) / n
-    off = [total - number * mean for number, total in known]
-    error = math.sqrt(count / (count - 1) * sum(it * it for it in off)) / n if count > 1 else None
-    return Estimate(mean, error, n, count, n * n / sum(number * number for number, _ in known))
+    mean = sum(total for _, total in counted_groups) / n
+    deviations = [total - number * mean for number, total in counted_groups]
+    error = (
+        math.sqrt(count / (count - 1) * sum(deviation * deviation for deviation in deviations)) / n
+        if count > 1
+        else None
+    )
+    return Estimate(mean, error, n, count, n * n / sum(number * number for number, _ in counted_groups))
 
 
-def marked(lines: Sequence[list[Estimate | None]], apart: Sequence[int] = ()) -> list[list[Estimate | None]]:
+def mark_clear(lines: Sequence[list[Estimate | None]], apart: Sequence[int] = ()) -> list[list[Estimate | None]]:
     """Return the lines of a table, each with the cells of all runs, with `is_clear` where a run differs from the first
     one. All comparisons that the table shows count, so that most marks are true; runs `apart` are not compared.
     """
-    chances = [[None if i == 0 or i in apart else _chance(line[0], it) for i, it in enumerate(line)] for line in lines]
-    limit = chance_limit([p for of_line in chances for p in of_line if p is not None])
+    chances = [
+        [None if i == 0 or i in apart else _chance(line[0], cell) for i, cell in enumerate(line)] for line in lines
+    ]
+    limit = chance_limit([p for line_chances in chances for p in line_chances if p is not None])
     return [
-        [it and it._replace(is_clear=p is not None and p <= limit) for it, p in zip(line, of_line, strict=True)]
-        for line, of_line in zip(lines, chances, strict=True)
+        [
+            cell and cell._replace(is_clear=p is not None and p <= limit)
+            for cell, p in zip(line, line_chances, strict=True)
+        ]
+        for line, line_chances in zip(lines, chances, strict=True)
     ]
 
 
-def _chance(a: Estimate | None, b: Estimate | None) -> float | None:
-    if a is None or b is None or a.error is None or b.error is None:
+def _chance(first: Estimate | None, second: Estimate | None) -> float | None:
+    if first is None or second is None or first.error is None or second.error is None:
         return None
-    return chance(*(Mean(it.mean, error, it.groups, it.effective) for it, error in ((a, a.error), (b, b.error))))
+    return chance(
+        *(
+            Mean(cell.mean, error, cell.groups, cell.effective)
+            for cell, error in ((first, first.error), (second, second.error))
+        )
+    )
 
 
 def compared_tasks(results: Sequence[Results]) -> list[set[str]]:
     """Return the tasks by which each run is compared: those that the first run and all runs that share a task with it
     have in common. A run that shares none with it has its own tasks.
     """
-    own = [{task for task, groups in run.items() if any(group.scored for group in groups)} for run in results]
-    common = set.intersection(*(tasks for tasks in own if tasks & own[0])) if own[0] else set[str]()
-    return [common if tasks & own[0] else tasks for tasks in own]
+    tasks_by_run = [{task for task, groups in run.items() if any(group.scored for group in groups)} for run in results]
+    common = (
+        set.intersection(*(tasks for tasks in tasks_by_run if tasks & tasks_by_run[0]))
+        if tasks_by_run[0]
+        else set[str]()
+    )
+    return [common if tasks & tasks_by_run[0] else tasks for tasks in tasks_by_run]
 
 
-def runs_apart(compared: Sequence[set[str]]) -> list[int]:
+def runs_apart(tasks_by_run: Sequence[set[str]]) -> list[int]:
     """Return the places of the runs that share no task with the first one, from the `compared_tasks` of each."""
-    return [i for i, tasks in enumerate(compared) if tasks != compared[0]]
+    return [i for i, tasks in enumerate(tasks_by_run) if tasks != tasks_by_run[0]]
 
 
 def figures_of(
@@ -90,53 +108,63 @@ def figures_of(
     functions, and what is solved (else the reward) in each family of tasks; None without a value. A figure that no run
     has is left out. `part` is one of PARTS.
     """
-    compared = compared_tasks(results)
-    apart = runs_apart(compared)
-    groups = [[it for task in tasks for it in run.get(task, ())] for run, tasks in zip(results, compared, strict=True)]
+    tasks_by_run = compared_tasks(results)
+    apart = runs_apart(tasks_by_run)
+    groups = [
+        [group for task in tasks for group in run.get(task, ())]
+        for run, tasks in zip(results, tasks_by_run, strict=True)
+    ]
     functions = {name for run in groups for group in run for name in group.sums if name.startswith("rewards.")}
     names = ("reward", "solved", "truncated", "errors", "turns", "tokens", *sorted(functions))
-    found = {
-        name: [_cell(run, name, of_run, part) for run, of_run in zip(groups, weights, strict=True)] for name in names
+    cells_by_name = {
+        name: [_cell(run, name, run_weights, part) for run, run_weights in zip(groups, weights, strict=True)]
+        for name in names
     }
-    outcome, named = "solved" if any(found["solved"]) else "reward", sorted(set().union(*compared) - {""})
-    family_of = dict(zip(named, families(named) or (), strict=False))
+    outcome = "solved" if any(cells_by_name["solved"]) else "reward"
+    task_names = sorted(set().union(*tasks_by_run) - {""})
+    family_of = dict(zip(task_names, families(task_names) or (), strict=False))
     for family in dict.fromkeys(family_of.values()):
-        own = [
-            [it for task in tasks if family_of.get(task) == family for it in run.get(task, ())]
-            for run, tasks in zip(results, compared, strict=True)
+        family_groups = [
+            [group for task in tasks if family_of.get(task) == family for group in run.get(task, ())]
+            for run, tasks in zip(results, tasks_by_run, strict=True)
         ]
-        cells = [_cell(of_run, outcome, {}, part) for of_run in own]
-        if cells not in found.values():  # a function may score this family alone
-            found[f"{outcome} in {family}"] = cells
-    found = {name: cells for name, cells in found.items() if any(cells)}
-    return dict(zip(found, marked(list(found.values()), apart), strict=True))
+        cells = [_cell(run_groups, outcome, {}, part) for run_groups in family_groups]
+        if cells not in cells_by_name.values():  # a function may score this family alone
+            cells_by_name[f"{outcome} in {family}"] = cells
+    cells_by_name = {name: cells for name, cells in cells_by_name.items() if any(cells)}
+    return dict(zip(cells_by_name, mark_clear(list(cells_by_name.values()), apart), strict=True))
 
 
 def _cell(groups: Sequence[GroupResult], name: str, weights: Mapping[str, float], part: str) -> Estimate | None:
     if name == "reward":
-        return _estimate_by_step([(it, it.scored, it.reward_sum) for it in groups if abs(it.reward_sum) < BOUND])
+        return _estimate_by_step(
+            [(group, group.scored, group.reward_sum) for group in groups if abs(group.reward_sum) < BOUND]
+        )
     if name == "solved":
-        return _estimate_by_step([(it, it.scored, it.solved) for it in groups if it.solved is not None])
-    known = [(group, *group.sums[name]) for group in groups if name in group.sums and group.sums[name][0]]
-    found = _estimate_by_step([(it, number, total) for it, number, total, _ in known])
-    if found is None or part == "raw" or not name.startswith("rewards."):
-        return found
+        return _estimate_by_step([(group, group.scored, group.solved) for group in groups if group.solved is not None])
+    scored_groups = [(group, *group.sums[name]) for group in groups if name in group.sums and group.sums[name][0]]
+    raw_estimate = _estimate_by_step([(group, number, total) for group, number, total, _ in scored_groups])
+    if raw_estimate is None or part == "raw" or not name.startswith("rewards."):
+        return raw_estimate
     weight = weights.get(name.removeprefix("rewards."), 1.0)
-    mean, error = found.mean * weight, None if found.error is None else found.error * abs(weight)
-    best = max(0.0, *(highest * weight for *_, highest in known)) or (0.0 if mean else weight)  # a penalty's best is 0
+    mean, error = raw_estimate.mean * weight, None if raw_estimate.error is None else raw_estimate.error * abs(weight)
+    # A penalty's best is 0.
+    best = max(0.0, *(highest * weight for *_, highest in scored_groups)) or (0.0 if mean else weight)
 
-    def shown(value: float) -> float:
+    def convert_value(value: float) -> float:
         return value if part == "weighted" else max(best - value, 0.0)
 
-    trend = tuple((step, shown(value * weight)) for step, value in found.trend)
-    return found._replace(mean=shown(mean), error=error, trend=trend)
+    trend = tuple((step, convert_value(value * weight)) for step, value in raw_estimate.trend)
+    return raw_estimate._replace(mean=convert_value(mean), error=error, trend=trend)
 
 
 def _estimate_by_step(groups: Sequence[tuple[GroupResult, int, float]]) -> Estimate | None:
     """Return the mean over groups, each with its number of rollouts and its sum, and its trend."""
-    found = estimate([(number, total) for _, number, total in groups])
+    overall = estimate([(number, total) for _, number, total in groups])
     sums: dict[int, tuple[int, float]] = {}
-    for it, number, total in groups:
-        before = sums.get(it.step, (0, 0.0))
-        sums[it.step] = before[0] + number, before[1] + total
-    return found and found._replace(trend=tuple((step, total / n) for step, (n, total) in sorted(sums.items()) if n))
+    for group, number, total in groups:
+        before = sums.get(group.step, (0, 0.0))
+        sums[group.step] = before[0] + number, before[1] + total
+    return overall and overall._replace(
+        trend=tuple((step, total / n) for step, (n, total) in sorted(sums.items()) if n)
+    )

@@ -10,10 +10,10 @@ from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.figure_differences import parted_at
 
-_TOLD = ("reward", "solved")  # what is to be reached is shown in any case
+_ALWAYS_SHOWN = ("reward", "solved")  # what is to be reached is shown in any case
 _FUNCTION = "rewards."
 _BETTER = {"truncated": -1, "errors": -1, "turns": 0, "tokens": 0}  # the sign of what is better; else 1
-_JUDGED = {0: ("", "", ""), 1: (" ▲", "Better", "tone-positive"), -1: (" ▼", "Worse", "tone-negative")}
+_JUDGEMENTS = {0: ("", "", ""), 1: (" ▲", "Better", "tone-positive"), -1: (" ▼", "Worse", "tone-negative")}
 _DIGITS = {"turns": 2, "tokens": 1}
 
 
@@ -37,16 +37,18 @@ def make_figure_table(
     of each run's reward functions.
     """
     lines = {name: _line(name, sides, cells, _sign(name, part, weights)) for name, cells in figures.items()}
-    shown = {name: it for name, it in lines.items() if it.is_clear or name in _TOLD}
+    first_lines = {
+        name: figure_line for name, figure_line in lines.items() if figure_line.is_clear or name in _ALWAYS_SHOWN
+    }
     first = next(iter(figures.values()), ())
     return FigureTable(
         description="",
-        heads=[it.letter for it in sides],
-        differences=[f"{it.letter} \N{MINUS SIGN} A" for it in sides[1:]],
-        lines=list(shown.values()),
-        more=[it for name, it in lines.items() if name not in shown],
-        styles=tuple(it.style for it in sides),
-        foot=tuple(f"{it.rollouts:,} ({it.groups:,})" if it else "" for it in first),
+        heads=[side.letter for side in sides],
+        differences=[f"{side.letter} \N{MINUS SIGN} A" for side in sides[1:]],
+        lines=list(first_lines.values()),
+        more=[figure_line for name, figure_line in lines.items() if name not in first_lines],
+        styles=tuple(side.style for side in sides),
+        foot=tuple(f"{cell.rollouts:,} ({cell.groups:,})" if cell else "" for cell in first),
     )
 
 
@@ -56,58 +58,58 @@ def _sign(name: str, part: str, weights: Sequence[Mapping[str, float]]) -> int:
         return _BETTER.get(name, 1)
     if part != "raw":
         return -1 if part == "headroom" else 1
-    each = [of_run.get(name.removeprefix(_FUNCTION), 1.0) for of_run in weights]
-    signs = {(it > 0) - (it < 0) for it in each}
+    function_weights = [run_weights.get(name.removeprefix(_FUNCTION), 1.0) for run_weights in weights]
+    signs = {(weight > 0) - (weight < 0) for weight in function_weights}
     return signs.pop() if len(signs) == 1 else 0
 
 
-def _line(name: str, sides: Sequence[ComparedSide], cells: Sequence[Estimate | None], better: int) -> FigureLine:
+def _line(name: str, sides: Sequence[ComparedSide], cells: Sequence[Estimate | None], better_sign: int) -> FigureLine:
     first, family = cells[0], "" if name.startswith(_FUNCTION) else name.partition(" in ")[2]
-    clear = [
-        (abs(it.mean - first.mean), side.letter, it)
-        for it, side in zip(cells[1:], sides[1:], strict=True)
-        if it and first and it.is_clear and not side.is_apart
+    clear_cells = [
+        (abs(cell.mean - first.mean), side.letter, cell)
+        for cell, side in zip(cells[1:], sides[1:], strict=True)
+        if cell and first and cell.is_clear and not side.is_apart
     ]
-    _, letter, most = max(clear, default=(0.0, "", None))
-    since = parted_at(most.trend, first.trend) if most and first else None
-    *others, last = [it.trend if it else () for it in cells]
+    _, letter, clearest = max(clear_cells, default=(0.0, "", None))
+    since = parted_at(clearest.trend, first.trend) if clearest and first else None
+    *other_trends, last_trend = [cell.trend if cell else () for cell in cells]
     return FigureLine(
         name="mean reward" if name == "reward" else name.removeprefix(_FUNCTION),
-        is_clear=bool(clear),
-        values=[_value(name, family, it, side) for it, side in zip(cells, sides, strict=True)],
+        is_clear=bool(clear_cells),
+        values=[_value(name, family, cell, side) for cell, side in zip(cells, sides, strict=True)],
         differences=[
-            _difference(name, first, it, better) if it and first and not side.is_apart else FigureCell("")
-            for it, side in zip(cells[1:], sides[1:], strict=True)
+            _difference(name, first, cell, better_sign) if cell and first and not side.is_apart else FigureCell("")
+            for cell, side in zip(cells[1:], sides[1:], strict=True)
         ],
         since="" if since is None else f"{since:,}{f' {letter}' if len(sides) > 2 else ''}",
-        trend=line(last, since, others=tuple(others)),
+        trend=line(last_trend, since, others=tuple(other_trends)),
     )
 
 
-def _value(name: str, family: str, it: Estimate | None, side: ComparedSide) -> FigureCell:
-    if it is None:
+def _value(name: str, family: str, cell: Estimate | None, side: ComparedSide) -> FigureCell:
+    if cell is None:
         return FigureCell("")
     where = " ".join(filter(None, [links.tasks([family], "family") if family else "", side.where]))
     return FigureCell(
-        _written(name, it.mean),
-        _written(name, it.error) if it.error else "",
-        f"{plural(it.rollouts, 'rollout')} in {plural(it.groups, 'group')}",
+        _print_value(name, cell.mean),
+        _print_value(name, cell.error) if cell.error else "",
+        f"{plural(cell.rollouts, 'rollout')} in {plural(cell.groups, 'group')}",
         address=urls.matching(side.uid, where) if side.where else None,
     )
 
 
-def _difference(name: str, first: Estimate, it: Estimate, better: int) -> FigureCell:
-    by, error = it.mean - first.mean, it.error_from(first)
-    arrow, word, tone = _JUDGED[better * ((by > 0) - (by < 0)) if it.is_clear else 0]
+def _difference(name: str, first: Estimate, cell: Estimate, better_sign: int) -> FigureCell:
+    gain, error = cell.mean - first.mean, cell.error_from(first)
+    arrow, word, tone = _JUDGEMENTS[better_sign * ((gain > 0) - (gain < 0)) if cell.is_clear else 0]
     return FigureCell(
-        f"{'+' * (by > 0)}{_written(name, by)}{arrow}".replace("%", " pp"),
-        _written(name, error).replace("%", " pp") if error else "",
+        f"{'+' * (gain > 0)}{_print_value(name, gain)}{arrow}".replace("%", " pp"),
+        _print_value(name, error).replace("%", " pp") if error else "",
         f"{word} than A, beyond chance" if word else "",
-        f"{'clear' * it.is_clear} {tone}".strip(),
+        f"{'clear' * cell.is_clear} {tone}".strip(),
     )
 
 
-def _written(name: str, value: float) -> str:
+def _print_value(name: str, value: float) -> str:
     if name in {"truncated", "errors"} or name.startswith("solved"):
         return f"{number(100 * value, 1)}%"
     return number(value, _DIGITS.get(name, 3))

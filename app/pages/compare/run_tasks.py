@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from itertools import chain
 from typing import NamedTuple
 
-from logs_ui.app.pages.compare.run_figures import Estimate, Results, compared_tasks, estimate, marked, runs_apart
+from logs_ui.app.pages.compare.run_figures import Estimate, Results, compared_tasks, estimate, mark_clear, runs_apart
 from logs_ui.app.parts.charts import Bar, Scale
 from logs_ui.recorder.diagnosis.tables.tasks import pass_at
 from logs_ui.recorder.queries import GroupResult
@@ -21,27 +21,27 @@ class TaskLine(NamedTuple):
     # Mean of another run minus the mean of the first: of the second run if there are two, otherwise of the run that
     # differs most. None if there is nothing to compare.
     difference: float | None
-    against: int  # index of that run
+    other_run: int  # index of that run
     bar: Bar | None  # of the difference, on the scale of all lines shown
 
     @property
     def is_clear(self) -> bool:
         """True if the runs differ beyond chance."""
-        cell = self.cells[self.against]
+        cell = self.cells[self.other_run]
         return self.difference is not None and cell is not None and cell.is_clear
 
     @property
     def tone(self) -> str:
         """Return the tone of the difference as it is shown, to three digits."""
-        by = round(self.difference or 0.0, 3) if self.is_clear else 0
-        return "positive" if by > 0 else "negative" if by < 0 else "quiet"
+        gain = round(self.difference or 0.0, 3) if self.is_clear else 0
+        return "positive" if gain > 0 else "negative" if gain < 0 else "quiet"
 
 
 class TaskTable(NamedTuple):
     """Shows tasks by runs."""
 
     lines: list[TaskLine]
-    all: TaskLine  # over the compared tasks; the cell of a run without any is None
+    overall: TaskLine  # over the compared tasks; the cell of a run without any is None
     tasks: int  # number of tasks; `lines` has the first of them
     # `better` and `worse`: number of those in which a run differs from the first one beyond chance; of several runs,
     # the one that differs most.
@@ -53,7 +53,7 @@ class TaskTable(NamedTuple):
     @property
     def is_apart(self) -> bool:
         """True if no run shares a task with the first one."""
-        return len(self.apart) == len(self.all.cells) - 1
+        return len(self.apart) == len(self.overall.cells) - 1
 
     @property
     def is_part(self) -> bool:
@@ -66,22 +66,28 @@ def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> Tas
     """
     tasks = sorted(set(chain.from_iterable(results)))
     cells = [[_cell(run.get(task, ()), k) for run in results] for task in tasks]
-    lines = [_line(task, of_task) for task, of_task in zip(tasks, marked(cells), strict=True) if any(of_task)]
+    lines = [
+        _line(task, task_cells) for task, task_cells in zip(tasks, mark_clear(cells), strict=True) if any(task_cells)
+    ]
     lines.sort(key=lambda line: _place(line, sort))
     differences = [abs(line.difference) for line in lines[:limit] if line.difference is not None]
     largest = max(differences, default=0.0) or 1.0
     scale = Scale(-largest, largest)
-    compared = compared_tasks(results)
-    apart = runs_apart(compared)
-    of_all = [
-        [it for task in of_run for it in run.get(task, ())] for run, of_run in zip(results, compared, strict=True)
+    tasks_by_run = compared_tasks(results)
+    apart = runs_apart(tasks_by_run)
+    compared_groups = [
+        [group for task in run_tasks for group in run.get(task, ())]
+        for run, run_tasks in zip(results, tasks_by_run, strict=True)
     ]
-    everything = _line("", [None if i in apart else _cell(groups, k) for i, groups in enumerate(of_all)])
+    overall = _line("", [None if i in apart else _cell(groups, k) for i, groups in enumerate(compared_groups)])
     bars = [None if line.difference is None else scale.bar(line.difference) for line in lines[:limit]]
-    shown = [line._replace(bar=bar) for line, bar in zip(lines, bars, strict=False)]
-    clear = [it.difference or 0.0 for it in lines if it.is_clear]
-    better, worse = sum(by > 0 for by in clear), sum(by < 0 for by in clear)
-    return TaskTable(shown, everything, len(lines), better, worse, len(compared[0]), apart)
+    first_lines = [line._replace(bar=bar) for line, bar in zip(lines, bars, strict=False)]
+    clear_differences = [line.difference or 0.0 for line in lines if line.is_clear]
+    better, worse = (
+        sum(difference > 0 for difference in clear_differences),
+        sum(difference < 0 for difference in clear_differences),
+    )
+    return TaskTable(first_lines, overall, len(lines), better, worse, len(tasks_by_run[0]), apart)
 
 
 def group_sizes(results: Iterable[Results]) -> list[int]:
@@ -93,15 +99,15 @@ def _line(task: str, cells: list[Estimate | None]) -> TaskLine:
     first = cells[0]
     # Rounded: means of the same rewards, added up in another order, are no difference.
     others = [(index, round(cell.mean - first.mean, 9)) for index, cell in enumerate(cells[1:], 1) if cell and first]
-    against, difference = max(others, key=lambda other: abs(other[1]), default=(0, None))
-    return TaskLine(task, cells, difference, against, None)
+    other_run, difference = max(others, key=lambda pair: abs(pair[1]), default=(0, None))
+    return TaskLine(task, cells, difference, other_run, None)
 
 
 def _cell(groups: Sequence[GroupResult], k: int) -> Estimate | None:
-    found = estimate([(group.scored, group.reward_sum) for group in groups])
-    judged = [(group.scored, group.solved) for group in groups if group.solved is not None]
-    chances = [pass_at(scored, solved, k) for scored, solved in judged if scored >= k]
-    return found and found._replace(pass_at=sum(chances) / len(chances) if chances else None)
+    reward_estimate = estimate([(group.scored, group.reward_sum) for group in groups])
+    judged_groups = [(group.scored, group.solved) for group in groups if group.solved is not None]
+    chances = [pass_at(scored, solved, k) for scored, solved in judged_groups if scored >= k]
+    return reward_estimate and reward_estimate._replace(pass_at=sum(chances) / len(chances) if chances else None)
 
 
 def _place(line: TaskLine, sort: str) -> tuple[bool, float, str]:

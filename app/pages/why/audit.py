@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.why.tab import StepWindow, WhyTab, fresh_of, kept, tab_router
+from logs_ui.app.pages.why.tab import StepWindow, WhyTab, cache_figure, fresh_of, tab_router
 from logs_ui.app.web import urls
 from logs_ui.recorder.analysis.audit import audit, find_mixed
 from logs_ui.recorder.analysis.diagnose import Diagnosed
@@ -12,34 +12,40 @@ from logs_ui.recorder.audit.finding import NOT_SHOWN, Audited, Finding
 from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 
-_MOST = 5_000  # rollouts that are audited while somebody waits: a thousand take about a second
+_MOST_ROLLOUTS = 5_000  # rollouts that are audited while somebody waits: a thousand take about a second
 
 
 @dataclass(frozen=True)
 class WhyAuditPage(WhyTab):
     """Context of `why/why_audit.html`."""
 
-    audited: Audited | None  # None for more rollouts than a page waits for, and for none
+    audit_result: Audited | None  # None for more rollouts than a page waits for, and for none
     # Each finding with the address of its rollouts, None where no address holds them, and those of the first five.
     findings: list[tuple[Finding, str | None, list[tuple[int, str]]]]
     not_shown: str
 
 
-def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindow) -> WhyAuditPage:
-    run, audited = summary.run, None
-    if here.first is not None and len(here.rows) <= _MOST:
-        steps = parse_where(f"step:{here.first}..{here.last}")
-        audited = kept(
-            known, ("audit", here.first, here.last), lambda: audit(db, run, steps, mixed_ids=find_mixed(known.rows))
+def _page(db: Connection, summary: RunSummary, diagnosis: Diagnosed, window: StepWindow) -> WhyAuditPage:
+    run, audit_result = summary.run, None
+    if window.first is not None and len(window.rows) <= _MOST_ROLLOUTS:
+        steps = parse_where(f"step:{window.first}..{window.last}")
+        audit_result = cache_figure(
+            diagnosis,
+            ("audit", window.first, window.last),
+            lambda: audit(db, run, steps, mixed_ids=find_mixed(diagnosis.rows)),
         )
     return WhyAuditPage(
         summary=summary,
-        window=here,
+        window=window,
         fresh=fresh_of(summary),
-        audited=audited,
+        audit_result=audit_result,
         findings=[
-            (it, urls.matching(run.uid, it.where), [(row, urls.rollout(run.uid, row)) for row in it.first])
-            for it in (audited.findings if audited else ())
+            (
+                finding,
+                urls.matching(run.uid, finding.where),
+                [(row, urls.rollout(run.uid, row)) for row in finding.first],
+            )
+            for finding in (audit_result.findings if audit_result else ())
         ],
         not_shown=NOT_SHOWN,
     )

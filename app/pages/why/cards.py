@@ -13,7 +13,7 @@ from logs_ui.recorder.queries import Count
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
 from logs_ui.recorder.settings import Settings
 
-_KNOWN = {it.id: it for it in DIAGNOSTICS}
+_DIAGNOSTICS = {diagnostic.id: diagnostic for diagnostic in DIAGNOSTICS}
 
 Counting = Callable[[RolloutFilter], Count]
 
@@ -29,51 +29,59 @@ class ShownCard:
     where: str  # its filter, as it is read
     count: Count | None  # number of its rollouts; None if its filter cannot be read
     address: str | None  # of exactly its rollouts; None likewise
-    set: float | None  # the threshold that a user set; None for the default
-    follows_from: list[tuple[str, str]]  # id and name of the cards above it that explain it
-    follows: list["ShownCard"] = field(default_factory=list)  # the cards below it that it explains
+    user_threshold: float | None  # the threshold that a user set; None for the default
+    parents: list[tuple[str, str]]  # id and name of the cards above it that explain it
+    children: list["ShownCard"] = field(default_factory=list)  # the cards below it that it explains
 
 
 def make_cards(
     report: Report, cards: tuple[Card, ...], settings: Settings, run: str, count: Counting
 ) -> list[ShownCard]:
-    """Return these cards of a report, highest cost first; a card explained by another one is in that one's `follows`.
+    """Return these cards of a report, highest cost first; a card explained by another one is in that one's `children`.
     `count` counts the rollouts of a filter.
     """
-    shown = {card.id: _shown(report, card, settings, run, count, parents(card, cards)) for card in cards}
+    cards_by_id = {card.id: _show_card(report, card, settings, run, count, parents(card, cards)) for card in cards}
     for card in cards:
-        if above := parents(card, cards):
-            _top(above[0], cards, shown).follows.append(shown[card.id])
-    return [shown[card.id] for card in top_cards(cards)]
+        if parent_cards := parents(card, cards):
+            _find_top(parent_cards[0], cards, cards_by_id).children.append(cards_by_id[card.id])
+    return [cards_by_id[card.id] for card in top_cards(cards)]
 
 
-def _top(card: Card, cards: tuple[Card, ...], shown: dict[str, ShownCard]) -> ShownCard:
+def _find_top(card: Card, cards: tuple[Card, ...], cards_by_id: dict[str, ShownCard]) -> ShownCard:
     """Return the topmost of the cards that explain this one."""
-    above = parents(card, cards)
-    return _top(above[0], cards, shown) if above else shown[card.id]
+    parent_cards = parents(card, cards)
+    return _find_top(parent_cards[0], cards, cards_by_id) if parent_cards else cards_by_id[card.id]
 
 
-def checked(report: Report) -> dict[str, list[tuple[Checked, Diagnostic | None]]]:
+def list_checks(report: Report) -> dict[str, list[tuple[Checked, Diagnostic | None]]]:
     """Return the checks without a card by their state; the diagnostic is None for a user's own."""
-    return {state: [(it, _KNOWN.get(it.id)) for it in report.checked if it.state == state] for state in STATES}
+    return {
+        state: [(check, _DIAGNOSTICS.get(check.id)) for check in report.checked if check.state == state]
+        for state in STATES
+    }
 
 
-def _shown(report: Report, card: Card, settings: Settings, run: str, count: Counting, parents: list[Card]) -> ShownCard:
-    chosen, lost = _filter(card.where), report.fall.lost + report.fall.above
+def _show_card(
+    report: Report, card: Card, settings: Settings, run: str, count: Counting, parent_cards: list[Card]
+) -> ShownCard:
+    rollout_filter, loss = _parse_filter(card.where), report.fall.lost + report.fall.above
     return ShownCard(
         card=card,
-        share=card.share or 0.0 if card.cost is None else min(max(card.cost / lost, 0.0), 1.0) if lost > 0 else 0.0,
-        diagnostic=_KNOWN.get(card.id),
+        share=card.share or 0.0 if card.cost is None else min(max(card.cost / loss, 0.0), 1.0) if loss > 0 else 0.0,
+        diagnostic=_DIAGNOSTICS.get(card.id),
         trend=line(card.trend, card.since_step, card.limit, card.since_range),
         where=report.where_of(card),
-        count=None if chosen is None else count(chosen),
+        count=None if rollout_filter is None else count(rollout_filter),
         address=urls.matching(run, report.where_of(card)),
-        set=settings.thresholds.get(card.id),
-        follows_from=[(it.id, _KNOWN[it.id].name if it.id in _KNOWN else it.id) for it in parents],
+        user_threshold=settings.thresholds.get(card.id),
+        parents=[
+            (parent.id, _DIAGNOSTICS[parent.id].name if parent.id in _DIAGNOSTICS else parent.id)
+            for parent in parent_cards
+        ],
     )
 
 
-def _filter(where: str) -> RolloutFilter | None:
+def _parse_filter(where: str) -> RolloutFilter | None:
     """Parse a card's filter; None if the language cannot express it, since users may register diagnostics."""
     try:
         return parse_where(where)

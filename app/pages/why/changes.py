@@ -8,7 +8,7 @@ from logs_ui.recorder.diagnosis.figure_differences import FigureDifference
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
 _FIRST = ("solved", "solved (share)", "reward")  # they are shown in any case
-_SHOWN = 6  # the rest opens at a click
+_MOST_LINES = 6  # the rest opens at a click
 _TABLES = {
     "time": ("What changed", ["First", "Last"], "Change ± std. error"),
     "groups": ("What distinguishes low rollouts", ["Better", "Low"], "Difference ± std. error"),
@@ -19,27 +19,36 @@ _TABLES = {
 def make_tables(report: Report, run: str) -> list[tuple[str, str, FigureTable]]:
     """Build the tables of the run with that uid, each with its `Contrast.id` and title."""
     tables = []
-    for it in report.contrasts:
-        title, heads, by = _TABLES[it.id]
-        ordered = sorted(it.lines, key=lambda each: each.name not in _FIRST)
-        shown = [each for each in ordered if each.is_clear or each.name in _FIRST][:_SHOWN]
-        more = [each for each in ordered if each not in shown]
-        lines = [[_line(each, run, report, is_linked=it.id != "groups") for each in part] for part in (shown, more)]
-        tables.append((it.id, title, FigureTable(it.description, heads, [by], lines=lines[0], more=lines[1])))
+    for contrast in report.contrasts:
+        title, heads, change_title = _TABLES[contrast.id]
+        sorted_lines = sorted(contrast.lines, key=lambda pair: pair.name not in _FIRST)
+        first_lines = [pair for pair in sorted_lines if pair.is_clear or pair.name in _FIRST][:_MOST_LINES]
+        other_lines = [pair for pair in sorted_lines if pair not in first_lines]
+        lines = [
+            [_line(pair, run, report, is_linked=contrast.id != "groups") for pair in part]
+            for part in (first_lines, other_lines)
+        ]
+        tables.append(
+            (
+                contrast.id,
+                title,
+                FigureTable(contrast.description, heads, [change_title], lines=lines[0], more=lines[1]),
+            )
+        )
     return tables
 
 
-def _line(it: FigureDifference, run: str, report: Report, *, is_linked: bool) -> FigureLine:
-    write, (first, last) = percent if it.is_share else figure, report.steps or (0, 0)
-    span = f"step:{first if it.since is None or it.trend_of_others else it.since}..{last}"
-    of_place = links.tasks([it.name], it.place) if it.place else ""
-    name = f"{'solved' if it.is_share else 'reward'} in {it.name}" if it.place else it.name.removeprefix("the ")
+def _line(pair: FigureDifference, run: str, report: Report, *, is_linked: bool) -> FigureLine:
+    write, (first, last) = percent if pair.is_share else figure, report.steps or (0, 0)
+    span = f"step:{first if pair.since is None or pair.trend_of_others else pair.since}..{last}"
+    place_term = links.tasks([pair.name], pair.place) if pair.place else ""
+    name = f"{'solved' if pair.is_share else 'reward'} in {pair.name}" if pair.place else pair.name.removeprefix("the ")
     return FigureLine(
-        name=f"{name} ({it.place})" if it.place not in {"", "family", "task"} else name,
-        is_clear=it.is_clear,
-        values=[FigureCell(write(it.others)), FigureCell(write(it.chosen), tone="strong")],
-        differences=[FigureCell(difference(it.chosen - it.others, it.error, is_share=it.is_share))],
-        since="" if it.since is None else f"{it.since:,}",
-        trend=line(it.trend, it.since, others=(it.trend_of_others,) if it.trend_of_others else ()),
-        address=urls.matching(run, " ".join(filter(None, [of_place, report.within, span]))) if is_linked else None,
+        name=f"{name} ({pair.place})" if pair.place not in {"", "family", "task"} else name,
+        is_clear=pair.is_clear,
+        values=[FigureCell(write(pair.others)), FigureCell(write(pair.chosen), tone="strong")],
+        differences=[FigureCell(difference(pair.chosen - pair.others, pair.error, is_share=pair.is_share))],
+        since="" if pair.since is None else f"{pair.since:,}",
+        trend=line(pair.trend, pair.since, others=(pair.trend_of_others,) if pair.trend_of_others else ()),
+        address=urls.matching(run, " ".join(filter(None, [place_term, report.within, span]))) if is_linked else None,
     )

@@ -12,7 +12,7 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.why.cards import ShownCard, checked, make_cards
+from logs_ui.app.pages.why.cards import ShownCard, list_checks, make_cards
 from logs_ui.app.pages.why.changes import make_tables
 from logs_ui.app.pages.why.settings import Panel, make_panel
 from logs_ui.app.parts.diagnoses import Coverage, card_of_verdict, diagnosed, looked_at
@@ -39,7 +39,7 @@ from logs_ui.recorder.storage.tables import Run
 
 router = APIRouter()
 
-_OFFERED = 200  # tasks
+_MOST_TASKS = 200  # to choose from
 _PARAMETERS = ("step_min", "step_max", "task", "eval")
 
 
@@ -57,8 +57,8 @@ class Slice:
     @classmethod
     def of(cls, step_min: str, step_max: str, task: str, eval_name: str) -> "Slice":
         """Read a selection from an address. Raise FilterError unless its steps are whole numbers in order."""
-        given = (("step_min", step_min.strip()), ("step_max", step_max.strip()))
-        low, high = (read_whole(name, text) if text else None for name, text in given)
+        limits = (("step_min", step_min.strip()), ("step_max", step_max.strip()))
+        low, high = (read_whole(name, text) if text else None for name, text in limits)
         if low is not None and high is not None and low > high:
             raise FilterError("step_min", f"there is no step from {low} to {high}: swap them")
         return cls(low, high, task, eval_name)
@@ -68,37 +68,45 @@ class Slice:
         return self.step_min is not None or self.step_max is not None
 
 
-def report_of(db: Connection, run: Run, known: Diagnosed, chosen: Slice) -> tuple[Report, Coverage]:
+def report_of(db: Connection, run: Run, diagnosis: Diagnosed, selection: Slice) -> tuple[Report, Coverage]:
     """Diagnose the selection on the scale of the whole run. Raise FilterError if it has no rollout."""
-    if chosen == Slice():
-        return known.report, looked_at(known.rows, known.report)
-    before = known.rows.of_part(_up_to(known.rows, chosen))
-    selected = before if chosen.step_min is None else before.where(before.step >= chosen.step_min)
-    if not len(selected):
-        read = f"; of this large run a sample is read: {known.report.sample}" if known.report.sample else ""
-        raise FilterError("step_min" if chosen.has_steps else "task", f"this selection has no rollout that ended{read}")
-    several = len({series.mode for series in queries.step_series(db, id_of(run))}) > 1
-    mode = [f"mode:{queries.mode_of(db, id_of(run))}"] if several else []
-    within = " ".join([*mode, *_terms(chosen)])
-    scale = known.report.scale.narrowed(before)
-    if len(selected) < FEW_ROLLOUTS:
-        steps = int(selected.steps[0]), int(selected.steps[-1])
-        report = Report((), waterfall(selected, scale), scale, steps, within, warming_up=True)
-        return report, looked_at(selected, report)
+    if selection == Slice():
+        return diagnosis.report, looked_at(diagnosis.rows, diagnosis.report)
+    rows_to_end = diagnosis.rows.of_part(_mark_rows(diagnosis.rows, selection))
+    selected_rows = (
+        rows_to_end if selection.step_min is None else rows_to_end.where(rows_to_end.step >= selection.step_min)
+    )
+    if not len(selected_rows):
+        sample_note = (
+            f"; of this large run a sample is read: {diagnosis.report.sample}" if diagnosis.report.sample else ""
+        )
+        raise FilterError(
+            "step_min" if selection.has_steps else "task", f"this selection has no rollout that ended{sample_note}"
+        )
+    has_several_modes = len({series.mode for series in queries.step_series(db, id_of(run))}) > 1
+    mode = [f"mode:{queries.mode_of(db, id_of(run))}"] if has_several_modes else []
+    within = " ".join([*mode, *_terms(selection)])
+    scale = diagnosis.report.scale.narrowed(rows_to_end)
+    if len(selected_rows) < FEW_ROLLOUTS:
+        steps = int(selected_rows.steps[0]), int(selected_rows.steps[-1])
+        report = Report((), waterfall(selected_rows, scale), scale, steps, within, warming_up=True)
+        return report, looked_at(selected_rows, report)
     report = diagnose_rows(
-        before,
-        replace(known.settings, steps=len(selected.steps) if chosen.has_steps else known.settings.steps),
-        known.config,
-        _end_at(selected.steps[-1], known.scalars),
-        evaluations=_end_at(selected.steps[-1], known.evaluations),
+        rows_to_end,
+        replace(
+            diagnosis.settings, steps=len(selected_rows.steps) if selection.has_steps else diagnosis.settings.steps
+        ),
+        diagnosis.config,
+        _end_at(selected_rows.steps[-1], diagnosis.scalars),
+        evaluations=_end_at(selected_rows.steps[-1], diagnosis.evaluations),
         has_ended=True,
         within=within,
-        attributed=known.report.attributed,
+        attributed=diagnosis.report.attributed,
         scale=scale,
         read_labels=partial(labels_of, db, id_of(run)),
         read_texts=partial(texts_of, db, id_of(run)),
     )
-    return report, looked_at(before, report)
+    return report, looked_at(rows_to_end, report)
 
 
 def _end_at(step: int, trends: Mapping[str, Trend]) -> dict[str, Trend]:
@@ -106,24 +114,24 @@ def _end_at(step: int, trends: Mapping[str, Trend]) -> dict[str, Trend]:
     return {name: tuple(point for point in trend if point[0] <= step) for name, trend in trends.items()}
 
 
-def _up_to(rows: Rows, chosen: Slice) -> Bools:
+def _mark_rows(rows: Rows, selection: Slice) -> Bools:
     """Return (N,) True for rows of its task and eval up to its last step."""
-    found: Bools = rows.step <= (rows.step.max() if chosen.step_max is None else chosen.step_max)
-    for name, word, codes, known in (
-        ("task", chosen.task, rows.task, rows.tasks),
-        ("eval", chosen.eval, rows.eval, rows.evals),
+    is_within: Bools = rows.step <= (rows.step.max() if selection.step_max is None else selection.step_max)
+    for name, word, codes, names in (
+        ("task", selection.task, rows.task, rows.tasks),
+        ("eval", selection.eval, rows.eval, rows.evals),
     ):
         if word:
-            check_word(name, name, word, known)
-            found &= codes == known.index(word)
-    return found
+            check_word(name, name, word, names)
+            is_within &= codes == names.index(word)
+    return is_within
 
 
-def _terms(chosen: Slice) -> list[str]:
-    low, high = ("" if it is None else it for it in (chosen.step_min, chosen.step_max))
-    steps = [f"step:{low}..{high}"] if chosen.has_steps else []
+def _terms(selection: Slice) -> list[str]:
+    low, high = ("" if step is None else step for step in (selection.step_min, selection.step_max))
+    steps = [f"step:{low}..{high}"] if selection.has_steps else []
     return [
-        f"{name}:{print_name(word)}" for name, word in (("task", chosen.task), ("eval", chosen.eval)) if word
+        f"{name}:{print_name(word)}" for name, word in (("task", selection.task), ("eval", selection.eval)) if word
     ] + steps
 
 
@@ -131,19 +139,19 @@ class Why(NamedTuple):
     """Holds the diagnosis of some rollouts."""
 
     fall: Fall
-    looked: Coverage
+    coverage: Coverage
     first: ShownCard | None  # the finding that the verdict is about
     cards: list[ShownCard]  # others
     # The cause with the largest share of the loss, if it is not listed first; None if all is well.
-    largest: ShownCard | None
-    rest: ShownCard | None  # what rollouts lost that ended normally; None if it is little
+    largest_cause: ShownCard | None
+    scored_low: ShownCard | None  # what rollouts lost that ended normally; None if it is little
     tables: list[tuple[str, str, FigureTable]]  # `Contrast.id`, title and table of those that compare something
-    checked: dict[str, list[tuple[Checked, Diagnostic | None]]]
+    checks: dict[str, list[tuple[Checked, Diagnostic | None]]]
     too_few: bool  # True if there are too few rollouts to tell causes apart
     verdict: Verdict
     basis: str  # how many checks could judge; "" if none did
     environments: list[tuple[str, Verdict, str]]  # each eval of several, its verdict, and the address of its page
-    said: str  # source of the best reward
+    source_of_best: str  # of the best reward, in words
     success: str
 
     @property
@@ -158,13 +166,13 @@ class WhyPage:
 
     summary: RunSummary
     why: Why | None  # None if no rollout ended
-    chosen: Slice
+    selection: Slice
     is_all: bool
     # `tasks` and `evals`: to choose from; no evals if there is only one.
     tasks: list[str]
     evals: list[str]
-    ended: tuple[int, int]  # number of ended rollouts of the run, and of their steps
-    needed: tuple[int, int]  # number of each that a diagnosis needs
+    ended_counts: tuple[int, int]  # number of ended rollouts of the run, and of their steps
+    needed_counts: tuple[int, int]  # number of each that a diagnosis needs
     sample: str | None  # steps read of a large run; None if all were read
     panel: Panel
     refresh: str | None  # address to poll while the run is alive; None if nothing is to come
@@ -186,72 +194,73 @@ def why(
     """Show the page for the last steps, or for a selection of rollouts."""
     for parameter in request.query_params.keys() - {"seen", WAIT}:
         check_word(parameter, "parameter", parameter, _PARAMETERS)
-    chosen = Slice.of(step_min, step_max, task, eval)
-    wanted = htmx.target(request)
+    selection = Slice.of(step_min, step_max, task, eval)
+    target = htmx.target(request)
     with source.reading_run(name) as (db, run):
-        here = urls.why(run.uid, **vars(chosen))
-        if wanted is None and name != run.uid:
-            return RedirectResponse(here, 303)
+        address = urls.why(run.uid, **vars(selection))
+        if target is None and name != run.uid:
+            return RedirectResponse(address, 303)
         if (frame := until_diagnosed(request, db, run, "why/why.html", "causes")) is not None:
             return frame
         summary = queries.run_summary(db, id_of(run))
-        saved = queries.saved_settings(db, run.uid)
-        now = f"{run.changed}.{summary.state}.{crc32(orjson.dumps(saved)):x}"
-        if wanted == "why" and seen == now:
+        saved_settings = queries.saved_settings(db, run.uid)
+        version = f"{run.changed}.{summary.state}.{crc32(orjson.dumps(saved_settings)):x}"
+        if target == "why" and seen == version:
             return htmx.nothing_new()
-        known = diagnosed(db, run)
-        rows = known.rows
+        diagnosis = diagnosed(db, run)
+        rows = diagnosis.rows
         page = WhyPage(
             summary=summary,
-            why=make_why(db, summary, known, chosen) if len(rows) else None,
-            chosen=chosen,
-            is_all=chosen == Slice(),
-            tasks=_offered(rows),
+            why=make_why(db, summary, diagnosis, selection) if len(rows) else None,
+            selection=selection,
+            is_all=selection == Slice(),
+            tasks=_offer_tasks(rows),
             evals=sorted(rows.evals) if len(rows.evals) > 1 else [],
-            ended=(len(rows), len(rows.steps)),
-            needed=(FEW_ROLLOUTS, FEW_STEPS),
-            sample=known.report.sample,
-            panel=make_panel(known, is_saved=saved is not None, place=notebook.place),
-            refresh=urls.why(run.uid, **vars(chosen), seen=now) if summary.is_alive else None,
-            is_new=wanted is None,
+            ended_counts=(len(rows), len(rows.steps)),
+            needed_counts=(FEW_ROLLOUTS, FEW_STEPS),
+            sample=diagnosis.report.sample,
+            panel=make_panel(diagnosis, is_saved=saved_settings is not None, place=notebook.place),
+            refresh=urls.why(run.uid, **vars(selection), seen=version) if summary.is_alive else None,
+            is_new=target is None,
         )
-    return htmx.render(request, "why/why.html", page, fragments=("why",), address=None if seen else here)
+    return htmx.render(request, "why/why.html", page, fragments=("why",), address=None if seen else address)
 
 
-def make_why(db: Connection, summary: RunSummary, known: Diagnosed, chosen: Slice) -> Why:
+def make_why(db: Connection, summary: RunSummary, diagnosis: Diagnosed, selection: Slice) -> Why:
     """Diagnose the selection. Raise FilterError if it has no rollouts."""
     run = summary.run
-    report, looked = report_of(db, run, known, chosen)
+    report, coverage = report_of(db, run, diagnosis, selection)
 
     def count(filter: RolloutFilter) -> Count:  # noqa: A002
         return page_cache.figure(db, summary, queries.count, filter)
 
-    cards = make_cards(report, report.cards, known.settings, run.uid, count)
+    cards = make_cards(report, report.cards, diagnosis.settings, run.uid, count)
     first = cards[0] if card_of_verdict(report) else None
-    more = (report.scored_low,) if report.scored_low else ()
-    rest = make_cards(report, more, known.settings, run.uid, count)
-    most = None if report.verdict.is_healthy else report.costliest
+    low_cards = (report.scored_low,) if report.scored_low else ()
+    low_findings = make_cards(report, low_cards, diagnosis.settings, run.uid, count)
+    costliest = None if report.verdict.is_healthy else report.costliest
     return Why(
-        fall=make_fall(report.fall, report.scale.source, run.uid, report.scope, looked.rollouts),
-        looked=looked,
+        fall=make_fall(report.fall, report.scale.source, run.uid, report.scope, coverage.rollouts),
+        coverage=coverage,
         first=first,
-        cards=[*first.follows, *cards[1:]] if first else cards,
-        largest=next((it for it in cards[1:] if most and it.card.id == most.id), None),
-        rest=rest[0] if rest else None,
+        cards=[*first.children, *cards[1:]] if first else cards,
+        largest_cause=next((card for card in cards[1:] if costliest and card.card.id == costliest.id), None),
+        scored_low=low_findings[0] if low_findings else None,
         tables=make_tables(report, run.uid),
-        checked=checked(report),
+        checks=list_checks(report),
         too_few=report.warming_up,
         verdict=report.verdict,
         basis="" if report.warming_up else report.basis.partition(";")[0],
         environments=[
-            (name, it, urls.why(run.uid, **vars(replace(chosen, eval=name)))) for name, it in report.environments
+            (name, verdict, urls.why(run.uid, **vars(replace(selection, eval=name))))
+            for name, verdict in report.environments
         ],
-        said=report.scale.source,
+        source_of_best=report.scale.source,
         success=report.scale.success.description,
     )
 
 
-def _offered(rows: Rows) -> list[str]:
+def _offer_tasks(rows: Rows) -> list[str]:
     """Return the tasks with the most rollouts, by name; none if no rollout names one."""
-    often = np.argsort(-np.bincount(rows.task[rows.task >= 0], minlength=len(rows.tasks)), kind="stable")
-    return sorted(rows.tasks[place] for place in often[:_OFFERED])
+    by_frequency = np.argsort(-np.bincount(rows.task[rows.task >= 0], minlength=len(rows.tasks)), kind="stable")
+    return sorted(rows.tasks[place] for place in by_frequency[:_MOST_TASKS])

@@ -24,10 +24,10 @@ class Finding(NamedTuple):
 
     name: str
     state: str  # `found`, or a state of `Checked`
-    said: str
+    sentence: str
     lines: tuple[str, ...]  # the figures behind it
     definition: str  # the check, and the source of its threshold
-    chosen: RolloutFilter | None = None  # its rollouts; None if there are none, or no filter selects them
+    rollout_filter: RolloutFilter | None = None  # its rollouts; None if there are none, or no filter selects them
     is_groups: bool = False  # True if it is about the groups of these rollouts
 
     @property
@@ -39,49 +39,65 @@ class Finding(NamedTuple):
         return "below threshold" if self.state == "below" else self.state.replace("_", " ")
 
 
-def findings(known: Diagnosed, here: StepWindow) -> list[Finding]:
+def findings(diagnosis: Diagnosed, window: StepWindow) -> list[Finding]:
     """Run the checks on the window's rollouts; those that fired come first."""
-    if not len(here.rows):
+    if not len(window.rows):
         return []
-    scale = known.report.scale
-    fall, part = waterfall(here.rows, scale), known.report.attributed
-    run = Run(here.rows, known.rows, scale, fall, known.settings, known.config, finite(known.scalars), part)
-    wanted = [it for name in _LOOKED_FOR for it in DIAGNOSTICS if it.id == name]
-    found = [_finding(it, run, here) for it in wanted]
-    if len(here.rows.parts) > 1:
-        found.insert(1, _cancellation(here))
-    return sorted(found, key=lambda it: _STATES.index(it.state))
+    scale = diagnosis.report.scale
+    fall, part = waterfall(window.rows, scale), diagnosis.report.attributed
+    run = Run(
+        window.rows, diagnosis.rows, scale, fall, diagnosis.settings, diagnosis.config, finite(diagnosis.scalars), part
+    )
+    diagnostics = [diagnostic for name in _LOOKED_FOR for diagnostic in DIAGNOSTICS if diagnostic.id == name]
+    results = [_finding(diagnostic, run, window) for diagnostic in diagnostics]
+    if len(window.rows.parts) > 1:
+        results.insert(1, _cancellation(window))
+    return sorted(results, key=lambda finding: _STATES.index(finding.state))
 
 
-def _finding(it: Diagnostic, run: Run, here: StepWindow) -> Finding:
-    definition = f"{it.definition} Threshold: {it.source}."
-    found = judge(it, run)
-    if isinstance(found, Card):
-        return Finding(it.name, "found", found.title, found.evidence, definition, _read(here, found.where))
-    said = f"Not recorded: {found.said}." if found.state == "not_recorded" else found.said
-    return Finding(it.name, found.state, said, (), definition, _read(here, found.where) if found.where else None)
+def _finding(diagnostic: Diagnostic, run: Run, window: StepWindow) -> Finding:
+    definition = f"{diagnostic.definition} Threshold: {diagnostic.source}."
+    judgement = judge(diagnostic, run)
+    if isinstance(judgement, Card):
+        return Finding(
+            diagnostic.name,
+            "found",
+            judgement.title,
+            judgement.evidence,
+            definition,
+            _parse_filter(window, judgement.where),
+        )
+    sentence = f"Not recorded: {judgement.said}." if judgement.state == "not_recorded" else judgement.said
+    return Finding(
+        diagnostic.name,
+        judgement.state,
+        sentence,
+        (),
+        definition,
+        _parse_filter(window, judgement.where) if judgement.where else None,
+    )
 
 
-def _read(here: StepWindow, where: str) -> RolloutFilter | None:
+def _parse_filter(window: StepWindow, where: str) -> RolloutFilter | None:
     """Parse a filter; None if it is too long for an address, or the language cannot express it, since a reward
     function may have any name.
     """
     try:
-        return here.only(where) if len(where) <= LONGEST else None
+        return window.make_filter(where) if len(where) <= LONGEST else None
     except FilterError:
         return None
 
 
-def _cancellation(here: StepWindow) -> Finding:
+def _cancellation(window: StepWindow) -> Finding:
     """Report any group that cancels out; the diagnosis' card needs a tenth of them."""
-    rows, groups = here.rows, cancels(here.rows)
+    rows, groups = window.rows, cancels(window.rows)
     count, total = int(groups.sum()), len(groups)
     definition = "Groups in which reward functions differ between rollouts but their weighted sum does not."
     if not count:
         return Finding("Cancellation", "below", "", (f"None in {total:,} groups.",), definition)
-    said = f"In {count:,} of {total:,} groups the reward functions differ but their weighted sum does not."
-    first = np.unique(rows.group, return_index=True)[1][groups]  # any rollout opens its group
-    where = exactly(rows.id[first])  # empty for too many to list in an address
+    sentence = f"In {count:,} of {total:,} groups the reward functions differ but their weighted sum does not."
+    first_rows = np.unique(rows.group, return_index=True)[1][groups]  # any rollout opens its group
+    where = exactly(rows.id[first_rows])  # empty for too many to list in an address
     lines = ("All advantages of these groups are 0: the functions cancel out.",)
-    chosen = here.only(where) if where else None
-    return Finding("Cancellation", "found", said, lines, definition, chosen, is_groups=True)
+    rollout_filter = window.make_filter(where) if where else None
+    return Finding("Cancellation", "found", sentence, lines, definition, rollout_filter, is_groups=True)

@@ -8,7 +8,7 @@ import numpy as np
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.why.reward_findings import Finding, findings
-from logs_ui.app.pages.why.tab import StepWindow, WhyTab, fresh_of, kept, tab_router
+from logs_ui.app.pages.why.tab import StepWindow, WhyTab, cache_figure, fresh_of, tab_router
 from logs_ui.app.parts import charts
 from logs_ui.app.parts.figure_table import thinned
 from logs_ui.app.parts.figures import signed_bin
@@ -65,34 +65,34 @@ class Matrix(NamedTuple):
     lines: list[tuple[str, list[CorrelationCell]]]
 
 
-def matrix(run: str, names: list[str], found: dict[tuple[str, str], float], here: StepWindow) -> Matrix:
+def matrix(run: str, names: list[str], r_by_pair: dict[tuple[str, str], float], window: StepWindow) -> Matrix:
     columns = [(key(name), name, rewards(name)) for name in names]
-    known = {name: field for name, field in _FIELDS.items() if np.isfinite(getattr(here.rows, field)).any()}
-    others = [(name, OTHERS[name], field) for name, field in known.items()]
+    recorded_fields = {name: field for name, field in _FIELDS.items() if np.isfinite(getattr(window.rows, field)).any()}
+    others = [(name, OTHERS[name], field) for name, field in recorded_fields.items()]
     return Matrix(
         heads=[(name, f"Value returned by {name}") for _, name, _ in columns]
         + [(title, MEANING[name]) for name, title, _ in others],
         lines=[
-            (name, [_cell(run, here, found, (own, name, field), other) for other in (*columns, *others)])
-            for own, name, field in columns
+            (name, [_cell(run, window, r_by_pair, (column_key, name, field), column) for column in (*columns, *others)])
+            for column_key, name, field in columns
         ],
     )
 
 
 def _cell(
     run: str,
-    here: StepWindow,
-    found: dict[tuple[str, str], float],
-    one: tuple[str, str, str],
-    other: tuple[str, str, str],
+    window: StepWindow,
+    r_by_pair: dict[tuple[str, str], float],
+    first_column: tuple[str, str, str],
+    second_column: tuple[str, str, str],
 ) -> CorrelationCell:
-    if one == other:
+    if first_column == second_column:
         return CorrelationCell(None, "self", "Same value", None)
-    r = found[one[0], other[0]]
-    names = listed([one[1], other[1]])
+    r = r_by_pair[first_column[0], second_column[0]]
+    names = listed([first_column[1], second_column[1]])
     # Only rollouts that were scored have a reward: `reward:none` is no term.
-    terms = [f"-{field}:none" for field in (one[2], other[2]) if field != "reward"]
-    address = urls.rollouts(run, here.only(" ".join(terms)))
+    terms = [f"-{field}:none" for field in (first_column[2], second_column[2]) if field != "reward"]
+    address = urls.rollouts(run, window.make_filter(" ".join(terms)))
     if math.isnan(r):
         return CorrelationCell(
             None, "unknown", f"{names}: one of them does not vary within groups, or too few rollouts have both", address
@@ -103,13 +103,13 @@ def _cell(
 class FunctionLine(NamedTuple):
     """Describes one reward function."""
 
-    it: Function
+    function: Function
     sparkline: charts.Sparkline | None  # of its raw mean by step
     change: float | None  # of its raw mean, from as many steps before; None without any
     bar: charts.Bar | None  # of its share of the variance
-    all: str  # address of the rollouts for which it returned a number
-    below: str | None  # of those with less than its best value; None if that is unknown
-    nothing: str  # of those without a number
+    all_address: str  # address of the rollouts for which it returned a number
+    below_address: str | None  # of those with less than its best value; None if that is unknown
+    without_address: str  # of those without a number
 
 
 class SumLine(NamedTuple):
@@ -120,10 +120,10 @@ class SumLine(NamedTuple):
     mean: float | None
     nothing: float | None  # share of the scored rollouts without one
     left: float | None  # what is left to gain, up to the best known value; None without one
-    below: str | None  # address of the rollouts below that value; None likewise
+    below_address: str | None  # address of the rollouts below that value; None likewise
     sparkline: charts.Sparkline | None
-    all: str
-    without: str
+    all_address: str
+    without_address: str
 
 
 @dataclass(frozen=True)
@@ -133,97 +133,106 @@ class WhyRewardsPage(WhyTab):
     verdict: str
     lines: list[FunctionLine]  # the reward functions, largest variance share first
     sums: list[SumLine]  # the rewards to compare them with
-    unscored: tuple[int, str]  # number of rollouts without a number from any function, and their address
+    unscored_rollouts: tuple[int, str]  # number of rollouts without a number from any function, and their address
     matrix: Matrix | None  # of the first functions; None without any
     # (colour class, name) of each function, in the order of the chart; those beyond the colours are one.
     kinds: list[tuple[str, str]]
     # Variance shares by step, for the whole run; empty for one function, and fewer than two steps.
     stacks: list[StepStack]
     findings: list[Finding]
-    spread: str  # address of the groups, largest standard deviation first
+    spread_address: str  # address of the groups, largest standard deviation first
 
 
-def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindow) -> WhyRewardsPage:  # noqa: ARG001
+def _page(db: Connection, summary: RunSummary, diagnosis: Diagnosed, window: StepWindow) -> WhyRewardsPage:  # noqa: ARG001
     run = summary.run
-    found, together, looked_for = kept(
-        known,
-        ("rewards", here.first, here.last),
-        lambda: (functions(here.rows, known.rows), correlations(here.rows), findings(known, here)),
+    reward_functions, r_by_pair, check_findings = cache_figure(
+        diagnosis,
+        ("rewards", window.first, window.last),
+        lambda: (functions(window.rows, diagnosis.rows), correlations(window.rows), findings(diagnosis, window)),
     )
-    drawn = _drawn([it.name for it in found])
+    functions_by_title = _group_functions([function.name for function in reward_functions])
     return WhyRewardsPage(
         summary=summary,
-        window=here,
+        window=window,
         fresh=fresh_of(summary),
-        verdict=_verdict(found, here),
-        lines=[_line(run.uid, it, here) for it in found],
-        sums=_sums(run.uid, here, known) if found else [],
-        unscored=(int(unscored(here.rows).sum()), urls.rollouts(run.uid, here.only("scored:no"))),
-        matrix=matrix(run.uid, [it.name for it in found[:_MOST_TOGETHER]], together, here) if found else None,
-        kinds=[(f"c{at + 1}", title) for at, title in enumerate(drawn)],
-        stacks=_stacks(run.uid, known, drawn, here),
-        findings=looked_for,
-        spread=urls.groups(run.uid, here.only(), sort=GroupSort.LARGEST_STD),
+        verdict=_verdict(reward_functions, window),
+        lines=[_line(run.uid, function, window) for function in reward_functions],
+        sums=_sums(run.uid, window, diagnosis) if reward_functions else [],
+        unscored_rollouts=(int(unscored(window.rows).sum()), urls.rollouts(run.uid, window.make_filter("scored:no"))),
+        matrix=matrix(run.uid, [function.name for function in reward_functions[:_MOST_TOGETHER]], r_by_pair, window)
+        if reward_functions
+        else None,
+        kinds=[(f"c{place + 1}", title) for place, title in enumerate(functions_by_title)],
+        stacks=_stacks(run.uid, diagnosis, functions_by_title, window),
+        findings=check_findings,
+        spread_address=urls.groups(run.uid, window.make_filter(), sort=GroupSort.LARGEST_STD),
     )
 
 
-def _verdict(found: list[Function], here: StepWindow) -> str:
-    if not found:
+def _verdict(reward_functions: list[Function], window: StepWindow) -> str:
+    if not reward_functions:
         return "No reward function values are recorded."
-    shared = [it for it in found if it.share is not None]
-    left = max((it for it in found if it.left is not None), key=lambda it: it.left or 0.0, default=None)
-    if not shared:
-        return f"All groups of {here.said} have zero variance: no reward function explains a difference."
-    if len(found) == 1:
-        rest = f"; {figure(left.left or 0.0)} is left to gain" if left else ""
-        return f"{found[0].name} is the only reward function and explains all within-group reward variance{rest}."
-    first = found[0]
-    explains = f"{first.name} explains {percent(first.share or 0.0)} of within-group reward variance"
-    if left is None or not left.left:
-        return f"{explains}; no function has anything left to gain."
-    if left is first:
-        return f"{explains} and has most left to gain ({figure(left.left)})."
-    return f"{explains}; {left.name} has most left to gain ({figure(left.left)})."
+    varying_functions = [function for function in reward_functions if function.share is not None]
+    most_left = max(
+        (function for function in reward_functions if function.left is not None),
+        key=lambda function: function.left or 0.0,
+        default=None,
+    )
+    if not varying_functions:
+        return f"All groups of {window.steps_text} have zero variance: no reward function explains a difference."
+    if len(reward_functions) == 1:
+        gain_text = f"; {figure(most_left.left or 0.0)} is left to gain" if most_left else ""
+        name = reward_functions[0].name
+        return f"{name} is the only reward function and explains all within-group reward variance{gain_text}."
+    first = reward_functions[0]
+    explanation = f"{first.name} explains {percent(first.share or 0.0)} of within-group reward variance"
+    if most_left is None or not most_left.left:
+        return f"{explanation}; no function has anything left to gain."
+    if most_left is first:
+        return f"{explanation} and has most left to gain ({figure(most_left.left)})."
+    return f"{explanation}; {most_left.name} has most left to gain ({figure(most_left.left)})."
 
 
-def _line(run: str, it: Function, here: StepWindow) -> FunctionLine:
-    field = rewards(it.name)
-    top = it.best / it.weight if it.weight > 0 else None
-    scored = "" if here.rows.scored.all() else " scored:yes"
+def _line(run: str, function: Function, window: StepWindow) -> FunctionLine:
+    field = rewards(function.name)
+    best_value = function.best / function.weight if function.weight > 0 else None
+    scored_term = "" if window.rows.scored.all() else " scored:yes"
     return FunctionLine(
-        it=it,
-        sparkline=_sparkline(it.trend),
-        change=None if it.mean is None or it.before is None else it.mean - it.before,
-        bar=None if it.share is None else charts.Scale(min(0.0, it.share), 1.0).bar(it.share),
-        all=urls.rollouts(run, here.only(f"-{field}:none")),
-        below=None if top is None else urls.rollouts(run, here.only(f"{field}<{top:.9g}")),
-        nothing=urls.rollouts(run, here.only(f"{field}:none{scored}")),
+        function=function,
+        sparkline=_sparkline(function.trend),
+        change=None if function.mean is None or function.before is None else function.mean - function.before,
+        bar=None if function.share is None else charts.Scale(min(0.0, function.share), 1.0).bar(function.share),
+        all_address=urls.rollouts(run, window.make_filter(f"-{field}:none")),
+        below_address=None
+        if best_value is None
+        else urls.rollouts(run, window.make_filter(f"{field}<{best_value:.9g}")),
+        without_address=urls.rollouts(run, window.make_filter(f"{field}:none{scored_term}")),
     )
 
 
-def _sums(run: str, here: StepWindow, known: Diagnosed) -> list[SumLine]:
-    rows, every = here.rows, known.rows
-    scale = known.report.scale
-    best, below = float(scale.bests(rows).mean()), "" if scale.units else f"reward<{scale.best:.9g}"
-    wanted = [(name, _FIELDS[name], getattr(rows, _FIELDS[name])) for name in (REWARD, ENVIRONMENT)]
+def _sums(run: str, window: StepWindow, diagnosis: Diagnosed) -> list[SumLine]:
+    rows, run_rows = window.rows, diagnosis.rows
+    scale = diagnosis.report.scale
+    best_mean, below_term = float(scale.bests(rows).mean()), "" if scale.units else f"reward<{scale.best:.9g}"
+    columns = [(name, _FIELDS[name], getattr(rows, _FIELDS[name])) for name in (REWARD, ENVIRONMENT)]
     return [
         SumLine(
             name=OTHERS[name],
             meaning=MEANING[name],
             mean=average,
             nothing=mean(np.where(rows.scored, np.isnan(values), np.nan)),
-            left=max(best - average, 0.0) if name == REWARD else None,
-            below=urls.rollouts(run, here.only(below)) if name == REWARD and below else None,
-            sparkline=_sparkline(every.by_step(getattr(every, field))),
-            all=urls.rollouts(run, here.only("scored:yes" if name == REWARD else f"-{field}:none")),
-            without=urls.rollouts(run, here.only("scored:no" if name == REWARD else f"{field}:none")),
+            left=max(best_mean - average, 0.0) if name == REWARD else None,
+            below_address=urls.rollouts(run, window.make_filter(below_term)) if name == REWARD and below_term else None,
+            sparkline=_sparkline(run_rows.by_step(getattr(run_rows, field))),
+            all_address=urls.rollouts(run, window.make_filter("scored:yes" if name == REWARD else f"-{field}:none")),
+            without_address=urls.rollouts(run, window.make_filter("scored:no" if name == REWARD else f"{field}:none")),
         )
-        for name, field, values in wanted
+        for name, field, values in columns
         if (average := mean(values)) is not None
     ]
 
 
-def _drawn(names: list[str]) -> dict[str, list[str]]:
+def _group_functions(names: list[str]) -> dict[str, list[str]]:
     """Return the functions of each colour of the chart, by its title: those beyond the colours are together."""
     if len(names) <= _COLOURS:
         return {name: [name] for name in names}
@@ -231,21 +240,30 @@ def _drawn(names: list[str]) -> dict[str, list[str]]:
     return {**{name: [name] for name in names[: _COLOURS - 1]}, f"{len(rest)} others": rest}
 
 
-def _stacks(run: str, known: Diagnosed, drawn: dict[str, list[str]], here: StepWindow) -> list[StepStack]:
+def _stacks(
+    run: str, diagnosis: Diagnosed, functions_by_title: dict[str, list[str]], window: StepWindow
+) -> list[StepStack]:
     """Build the chart of variance shares. Many steps are binned, since a step has few groups."""
-    if len(drawn) < 2 or len(known.rows.steps) < 2:
+    if len(functions_by_title) < 2 or len(diagnosis.rows.steps) < 2:
         return []
-    bins = Bins.of(int(known.rows.steps[0]), int(known.rows.steps[-1]), _MOST_STACKS)
-    share = kept(known, "shares", lambda: shares_by((known.rows.step - bins.first) // bins.together, known.rows))
+    bins = Bins.of(int(diagnosis.rows.steps[0]), int(diagnosis.rows.steps[-1]), _MOST_STACKS)
+    shares = cache_figure(
+        diagnosis, "shares", lambda: shares_by((diagnosis.rows.step - bins.first) // bins.together, diagnosis.rows)
+    )
     return [
         bins.stack(
-            at,
-            [f"c{at + 1}" for at in range(len(drawn))],
+            place,
+            [f"c{place + 1}" for place in range(len(functions_by_title))],
             line,
-            [(label(name, 40), percent(value).replace("-", "\u2212")) for name, value in zip(drawn, line, strict=True)],
-            urls.groups(run, RolloutFilter(modes=(here.mode,), **bins.ends(at))),
+            [
+                (label(name, 40), percent(value).replace("-", "\u2212"))
+                for name, value in zip(functions_by_title, line, strict=True)
+            ],
+            urls.groups(run, RolloutFilter(modes=(window.mode,), **bins.ends(place))),
         )
-        for at, line in enumerate(np.stack([sum(share[it] for it in of) for of in drawn.values()], 1).tolist())
+        for place, line in enumerate(
+            np.stack([sum(shares[name] for name in names) for names in functions_by_title.values()], 1).tolist()
+        )
         if not any(map(math.isnan, line))
     ]
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.why.tab import StepWindow, kept
+from logs_ui.app.pages.why.tab import StepWindow, cache_figure
 from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import id_of
 from logs_ui.recorder import queries
@@ -31,7 +31,7 @@ _MOST_NAMED = 60  # rollouts that a link names one by one
 
 
 @dataclass(frozen=True)
-class Linked:
+class LinkedRollouts:
     """Holds a number of sampled rollouts, and their address: None for none; of more than _MOST_NAMED, the last ones."""
 
     count: int
@@ -43,98 +43,100 @@ class KindLine(NamedTuple):
 
     kind: ActionKind
     example: tuple[str, int] | None  # the most frequent of them, and its count; None if all are identical
-    different: int
+    distinct_actions: int
     share: float  # of all actions, from 0 to 1
-    failed: float  # share that the environment answered with an error
-    rollouts: Linked
-    first_in: Linked
-    last_in: Linked
-    failed_in: Linked
-    looped_in: Linked
+    failed_share: float  # share that the environment answered with an error
+    rollouts: LinkedRollouts
+    first_in: LinkedRollouts
+    last_in: LinkedRollouts
+    failed_in: LinkedRollouts
+    looped_in: LinkedRollouts
     last_mean: float | None  # mean reward of the rollouts that ended with one; None without any
     address: str | None  # of all rollouts that mention it; None if its words cannot be searched for
 
 
-class SeenLine(NamedTuple):
-    """Describes an error, or a repeated observation; `after` are the most frequent kinds of action before it."""
+class ObservationLine(NamedTuple):
+    """Describes an error, or a repeated observation; `kinds_before` are the most frequent kinds of action before it."""
 
-    seen: Seen
-    rollouts: Linked
-    after: list[str]
+    observation: Seen
+    rollouts: LinkedRollouts
+    kinds_before: list[str]
 
 
-class Sampled(NamedTuple):
-    """Describes the newest rollouts: the most frequent actions, errors and repeats; `beyond` counts other actions."""
+class SampledActions(NamedTuple):
+    """Describes the newest rollouts: the most frequent actions, errors and repeats; `more_kinds` counts other ones."""
 
     sample: Sample
-    failed: int  # number of actions with an error: see `action_sample.failure`
-    failed_in: Linked
+    failed_actions: int  # number of actions with an error: see `action_sample.failure`
+    failed_in: LinkedRollouts
     kinds: list[KindLine]
-    beyond: int
-    errors: list[SeenLine]
-    repeated: list[SeenLine]
+    more_kinds: int
+    errors: list[ObservationLine]
+    repeats: list[ObservationLine]
 
 
-def make_sampled(db: Connection, run: Run, known: Diagnosed, here: StepWindow) -> Sampled | None:
+def make_sampled_actions(db: Connection, run: Run, diagnosis: Diagnosed, window: StepWindow) -> SampledActions | None:
     """Return the sample, None if no rollout has an action."""
     uid = run.uid
-    sample = kept(
-        known,
-        ("sample", here.first, here.last),
-        lambda: sampled(list(_newest(db, id_of(run), here)) if len(here.rows) else []),
+    sample = cache_figure(
+        diagnosis,
+        ("sample", window.first, window.last),
+        lambda: sampled(list(_read_newest(db, id_of(run), window)) if len(window.rows) else []),
     )
     if not sample.actions:
         return None
-    return Sampled(
+    return SampledActions(
         sample=sample,
-        failed=sum(kind.failed for kind in sample.kinds),
-        failed_in=_linked(uid, sorted({it for kind in sample.kinds for it in kind.failed_in})),
-        kinds=[_kind(uid, here.only(), sample, kind) for kind in sample.kinds[:_MOST_LINES]],
-        beyond=max(len(sample.kinds) - _MOST_LINES, 0),
-        errors=[_seen(uid, seen) for seen in sample.errors[:_MOST_LINES]],
-        repeated=[_seen(uid, seen) for seen in sample.repeated[:_MOST_LINES]],
+        failed_actions=sum(kind.failed for kind in sample.kinds),
+        failed_in=_link_rollouts(uid, sorted({rollout_id for kind in sample.kinds for rollout_id in kind.failed_in})),
+        kinds=[_describe_kind(uid, window.make_filter(), sample, kind) for kind in sample.kinds[:_MOST_LINES]],
+        more_kinds=max(len(sample.kinds) - _MOST_LINES, 0),
+        errors=[_describe_observation(uid, observation) for observation in sample.errors[:_MOST_LINES]],
+        repeats=[_describe_observation(uid, observation) for observation in sample.repeated[:_MOST_LINES]],
     )
 
 
-def _newest(db: Connection, run_id: int, here: StepWindow) -> Iterator[Played]:
+def _read_newest(db: Connection, run_id: int, window: StepWindow) -> Iterator[Played]:
     """Yield the rollouts of the window with the highest ids."""
-    ids = np.sort(here.rows.id)[-SAMPLE:]
-    only = here.only()
-    newest = only.with_terms(Term("id", (Range(low=int(ids[0])),)))
-    ended = set(ids.tolist())
-    found: Iterator[Rollout] = chain.from_iterable(queries.rollouts(db, run_id, newest, chunk=SAMPLE))
+    ids = np.sort(window.rows.id)[-SAMPLE:]
+    window_filter = window.make_filter()
+    newest_filter = window_filter.with_terms(Term("id", (Range(low=int(ids[0])),)))
+    ended_ids = set(ids.tolist())
+    rollouts: Iterator[Rollout] = chain.from_iterable(queries.rollouts(db, run_id, newest_filter, chunk=SAMPLE))
     return (
-        Played(it.row.id or 0, it.row.reward and bounded(it.row.reward), it.own_actions)
-        for it in found
-        if it.row.id in ended
+        Played(rollout.row.id or 0, rollout.row.reward and bounded(rollout.row.reward), rollout.own_actions)
+        for rollout in rollouts
+        if rollout.row.id in ended_ids
     )
 
 
-def _kind(uid: str, only: RolloutFilter, sample: Sample, kind: ActionKind) -> KindLine:
+def _describe_kind(uid: str, window_filter: RolloutFilter, sample: Sample, kind: ActionKind) -> KindLine:
     return KindLine(
         kind=kind,
         example=kind.values.most_common(1)[0] if len(kind.values) > 1 else None,
-        different=len(kind.values),
+        distinct_actions=len(kind.values),
         share=kind.times / sample.actions,
-        failed=kind.failed / kind.times,
-        **{name: _linked(uid, getattr(kind, name)) for name in _LINKED},
+        failed_share=kind.failed / kind.times,
+        **{name: _link_rollouts(uid, getattr(kind, name)) for name in _LINKED},
         last_mean=fmean(kind.last_rewards) if kind.last_rewards else None,
-        address=_mentioned(uid, only, kind.name),
+        address=_link_mentions(uid, window_filter, kind.name),
     )
 
 
-def _seen(uid: str, seen: Seen) -> SeenLine:
-    return SeenLine(seen, _linked(uid, seen.rollouts), [name for name, _ in seen.after.most_common(2)])
+def _describe_observation(uid: str, observation: Seen) -> ObservationLine:
+    return ObservationLine(
+        observation, _link_rollouts(uid, observation.rollouts), [name for name, _ in observation.after.most_common(2)]
+    )
 
 
-def _linked(uid: str, ids: Sequence[int]) -> Linked:
-    named = tuple(Range(it, it) for it in ids[-_MOST_NAMED:])
-    return Linked(len(ids), urls.rollouts(uid, RolloutFilter(terms=[Term("id", named)])) if named else None)
+def _link_rollouts(uid: str, ids: Sequence[int]) -> LinkedRollouts:
+    ranges = tuple(Range(rollout_id, rollout_id) for rollout_id in ids[-_MOST_NAMED:])
+    return LinkedRollouts(len(ids), urls.rollouts(uid, RolloutFilter(terms=[Term("id", ranges)])) if ranges else None)
 
 
-def _mentioned(uid: str, only: RolloutFilter, name: str) -> str | None:
+def _link_mentions(uid: str, window_filter: RolloutFilter, name: str) -> str | None:
     words = words_of(name)
     try:
-        return urls.rollouts(uid, only.with_terms(Term("text", (words or "",))))
+        return urls.rollouts(uid, window_filter.with_terms(Term("text", (words or "",))))
     except FilterError:  # nothing that could be looked for
         return None

@@ -18,17 +18,17 @@ from logs_ui.recorder.settings import check_thresholds
 router = APIRouter()
 
 _THRESHOLD = "threshold."
-_NAMES = {it.id: it.name for it in DIAGNOSTICS}
+_NAMES = {diagnostic.id: diagnostic.name for diagnostic in DIAGNOSTICS}
 
 
 class Field(NamedTuple):
     """Describes one number of the form."""
 
-    field: str  # its name in the form
+    name: str  # its name in the form
     label: str
     meaning: str
     value: str  # as set; empty if it is not
-    otherwise: str  # the default
+    default: str  # the default
 
 
 class Panel(NamedTuple):
@@ -40,21 +40,39 @@ class Panel(NamedTuple):
     place: str
 
 
-def make_panel(known: Diagnosed, *, is_saved: bool, place: str) -> Panel:
+def make_panel(diagnosis: Diagnosed, *, is_saved: bool, place: str) -> Panel:
     """Build the form from the settings in force."""
-    own, scale = known.settings, known.report.scale
+    settings, scale = diagnosis.settings, diagnosis.report.scale
     best = "" if scale.is_flat or scale.units else brief(round(scale.best, 6))
-    limits = {card.id: card.limit for card in known.report.cards if card.limit is not None} | dict(own.thresholds)
+    limits = {card.id: card.limit for card in diagnosis.report.cards if card.limit is not None} | dict(
+        settings.thresholds
+    )
     return Panel(
         fields=[
-            Field("max_reward", "Best reward", "Reward of a perfect rollout.", _written(own.max_reward), best),
-            Field("solved_at", "Solved if ≥", f"In force: {scale.success.description}.", _written(own.solved_at), ""),
-            Field("solved_by", "of", "Reward function; empty for the whole reward.", own.solved_by or "", ""),
-            Field("reference", "Reference", "Dataset column with the right answers.", own.reference or "", "by name"),
-            Field("steps", "Steps", "Number of last steps that the diagnosis covers.", str(own.steps), ""),
+            Field(
+                "max_reward", "Best reward", "Reward of a perfect rollout.", _print_number(settings.max_reward), best
+            ),
+            Field(
+                "solved_at",
+                "Solved if ≥",
+                f"In force: {scale.success.description}.",
+                _print_number(settings.solved_at),
+                "",
+            ),
+            Field("solved_by", "of", "Reward function; empty for the whole reward.", settings.solved_by or "", ""),
+            Field(
+                "reference", "Reference", "Dataset column with the right answers.", settings.reference or "", "by name"
+            ),
+            Field("steps", "Steps", "Number of last steps that the diagnosis covers.", str(settings.steps), ""),
         ],
         thresholds=[
-            Field(f"{_THRESHOLD}{name}", _NAMES.get(name, name), name, _written(own.thresholds.get(name)), brief(limit))
+            Field(
+                f"{_THRESHOLD}{name}",
+                _NAMES.get(name, name),
+                name,
+                _print_number(settings.thresholds.get(name)),
+                brief(limit),
+            )
             for name, limit in sorted(limits.items())
         ],
         is_saved=is_saved,
@@ -69,42 +87,45 @@ def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, n
     contradict each other.
     """
     with source.reading_run(name) as (db, run):
-        before = settings_of(db, run)
-    settings = None if "reset" in form else _settings(form, before)
+        old_settings = settings_of(db, run)
+    settings = None if "reset" in form else _settings(form, old_settings)
     if settings is not None:
         # Somebody's own diagnostics are known to the command line alone.
-        check_thresholds(settings, dict.fromkeys(before.thresholds) | {it.id: it.limits for it in DIAGNOSTICS})
+        check_thresholds(
+            settings,
+            dict.fromkeys(old_settings.thresholds) | {diagnostic.id: diagnostic.limits for diagnostic in DIAGNOSTICS},
+        )
     notebook.diagnosis(run.uid, settings)
     return RedirectResponse(f"{urls.why(run.uid)}#settings", 303, headers={"Cache-Control": "no-store"})
 
 
-def _settings(form: Mapping[str, str], before: Settings) -> Settings:
+def _settings(form: Mapping[str, str], old_settings: Settings) -> Settings:
     """Read the form; thresholds that it does not name are kept."""
-    given = {field.removeprefix(_THRESHOLD): field for field in form if field.startswith(_THRESHOLD)}
-    kept = {name: value for name, value in before.thresholds.items() if name not in given}
-    set_here = {name: value for name, field in given.items() if (value := _number(form, field)) is not None}
+    form_fields = {field.removeprefix(_THRESHOLD): field for field in form if field.startswith(_THRESHOLD)}
+    kept_thresholds = {name: value for name, value in old_settings.thresholds.items() if name not in form_fields}
+    new_thresholds = {name: value for name, field in form_fields.items() if (value := _number(form, field)) is not None}
     steps = _number(form, "steps")
-    more: dict[str, Any] = {} if steps is None else {"steps": steps}
+    steps_setting: dict[str, Any] = {} if steps is None else {"steps": steps}
     return Settings(
         max_reward=_number(form, "max_reward"),
         solved_at=_number(form, "solved_at"),
         solved_by=form.get("solved_by", "").strip() or None,
         reference=form.get("reference", "").strip() or None,
-        environments=before.environments,
-        muted=before.muted,
-        thresholds=kept | set_here,
-        **more,
+        environments=old_settings.environments,
+        muted=old_settings.muted,
+        thresholds=kept_thresholds | new_thresholds,
+        **steps_setting,
     )
 
 
 def _number(form: Mapping[str, str], field: str) -> float | None:
-    written = form.get(field, "").strip().replace("\u2212", "-")
+    text = form.get(field, "").strip().replace("\u2212", "-")
     try:
-        return float(written) if written else None
+        return float(text) if text else None
     except ValueError:
         name = field.removeprefix(_THRESHOLD)
-        raise SettingsError(f"{name} {written[:40]!r} is not a number: write it as 0.5, or leave it empty.") from None
+        raise SettingsError(f"{name} {text[:40]!r} is not a number: write it as 0.5, or leave it empty.") from None
 
 
-def _written(value: float | None) -> str:
+def _print_number(value: float | None) -> str:
     return "" if value is None else f"{value:g}"

@@ -29,18 +29,18 @@ router = APIRouter()
 LAST, ALL = "last", "all"
 
 Figure = TypeVar("Figure")
-_known: "WeakKeyDictionary[Rows, dict[Hashable, Any]]" = WeakKeyDictionary()
+_figures: "WeakKeyDictionary[Rows, dict[Hashable, Any]]" = WeakKeyDictionary()
 _lock = threading.Lock()
 
 
-def kept(known: Diagnosed, what: Hashable, make: Callable[[], Figure]) -> Figure:
+def cache_figure(diagnosis: Diagnosed, name: Hashable, make: Callable[[], Figure]) -> Figure:
     """Cache what `make` returns for the same rollouts and settings. It must not return addresses, of one request."""
-    key = (what, repr(known.settings))
+    key = (name, repr(diagnosis.settings))
     with _lock:
-        of_rows = _known.setdefault(known.rows, {})
-    if key not in of_rows:
-        of_rows[key] = make()
-    figure: Figure = of_rows[key]
+        figures = _figures.setdefault(diagnosis.rows, {})
+    if key not in figures:
+        figures[key] = make()
+    figure: Figure = figures[key]
     return figure
 
 
@@ -58,12 +58,12 @@ class StepWindow:
     sample: str | None = None  # see `Report.sample`
 
     @property
-    def said(self) -> str:
+    def steps_text(self) -> str:
         if self.first is None or self.last is None:
             return "no steps"
         return f"step {self.last:,}" if self.first == self.last else f"steps {self.first:,}\u2013{self.last:,}"
 
-    def only(self, where: str = "") -> RolloutFilter:
+    def make_filter(self, where: str = "") -> RolloutFilter:
         """Return the filter that selects the window's rollouts that match `where`; steps in `where` replace the
         window's. Raise FilterError if `where` cannot be read.
         """
@@ -72,29 +72,33 @@ class StepWindow:
         return parse_where(" ".join([where, f"mode:{self.mode}", *steps]))
 
 
-def window(known: Diagnosed, mode: Mode, wanted: str, address: Callable[[str], str]) -> StepWindow:
+def find_window(diagnosis: Diagnosed, mode: Mode, steps_text: str, address: Callable[[str], str]) -> StepWindow:
     """Return the window asked for: "", `last`, `all`, or a range such as `100..` or `100..200`; `address` returns the
-    page's address for "" and `all`. Raise FilterError if `wanted` is none of these, or no rollout has such a step.
+    page's address for "" and `all`. Raise FilterError if `steps_text` is none of these, or no rollout has such a step.
     """
-    rows, looked_at, sample = known.rows, known.report.steps, known.report.sample
-    if looked_at is None:
+    rows, diagnosed_steps, sample = diagnosis.rows, diagnosis.report.steps, diagnosis.report.sample
+    if diagnosed_steps is None:
         return StepWindow(rows, mode, None, None, is_all=True, choice=(), sample=sample)
     first, last = int(rows.steps[0]), int(rows.steps[-1])
-    is_short, is_all = looked_at[0] <= first, wanted == ALL
-    count = int((rows.steps >= looked_at[0]).sum())
-    last_steps = (f"last {count} steps", address(""), wanted in {"", LAST})
-    choice = () if is_short and wanted in {"", LAST, ALL} else (last_steps, ("all steps", address(ALL), is_all))
+    is_short, is_all = diagnosed_steps[0] <= first, steps_text == ALL
+    count = int((rows.steps >= diagnosed_steps[0]).sum())
+    last_steps = (f"last {count} steps", address(""), steps_text in {"", LAST})
+    choice = () if is_short and steps_text in {"", LAST, ALL} else (last_steps, ("all steps", address(ALL), is_all))
     if is_all or (is_short and not choice):
         return StepWindow(rows, mode, first, last, is_all=True, choice=choice, sample=sample)
-    if wanted in {"", LAST}:
-        last_rows = kept(known, ("window", looked_at), lambda: rows.where(rows.step >= looked_at[0]))
-        return StepWindow(last_rows, mode, *looked_at, is_all=False, choice=choice, sample=sample)
-    asked = parse_where(f"step:{wanted}").range("step")
-    some = rows.where((rows.step >= (asked.low or 0)) & (rows.step <= (last if asked.high is None else asked.high)))
-    if not len(some.step):
-        raise FilterError("steps", f"steps {wanted}: there are none, choose from {first:,} to {last:,}")
-    ends = int(some.step.min()), int(some.step.max())
-    return StepWindow(some, mode, *ends, is_all=False, choice=choice, sample=sample)
+    if steps_text in {"", LAST}:
+        last_rows = cache_figure(
+            diagnosis, ("window", diagnosed_steps), lambda: rows.where(rows.step >= diagnosed_steps[0])
+        )
+        return StepWindow(last_rows, mode, *diagnosed_steps, is_all=False, choice=choice, sample=sample)
+    step_range = parse_where(f"step:{steps_text}").range("step")
+    chosen_rows = rows.where(
+        (rows.step >= (step_range.low or 0)) & (rows.step <= (last if step_range.high is None else step_range.high))
+    )
+    if not len(chosen_rows.step):
+        raise FilterError("steps", f"steps {steps_text}: there are none, choose from {first:,} to {last:,}")
+    ends = int(chosen_rows.step.min()), int(chosen_rows.step.max())
+    return StepWindow(chosen_rows, mode, *ends, is_all=False, choice=choice, sample=sample)
 
 
 class Fresh(NamedTuple):
@@ -102,7 +106,7 @@ class Fresh(NamedTuple):
 
     address: str
     is_old: bool  # True if the run changed since the page was made
-    more: int  # number of rollouts that began since
+    new_rollouts: int  # number of rollouts that began since
     is_running: bool  # True if the run sent a heartbeat lately
 
 
@@ -115,7 +119,7 @@ class FreshPage:
 
 def fresh_of(summary: RunSummary) -> Fresh | None:
     """Return the state for a page that is being made; None if nothing is to come."""
-    return _fresh(summary, _moment(summary), summary.rollouts) if summary.is_alive else None
+    return _fresh(summary, _version_of(summary), summary.rollouts) if summary.is_alive else None
 
 
 @router.get("/runs/{name}/why/fresh")
@@ -127,23 +131,23 @@ def fresh(
     """
     with source.reading() as db:
         summary = queries.run_summary(db, id_of(queries.find_run(db, name)))
-    if seen == _moment(summary):
+    if seen == _version_of(summary):
         return htmx.nothing_new()
     return htmx.fragment(request, "why/_why_fresh.html", FreshPage(_fresh(summary, made, urls.parse_whole(rollouts))))
 
 
-def _fresh(summary: RunSummary, made: str, rollouts: int) -> Fresh:
-    now = _moment(summary)
-    address = urls.why(summary.run.uid, "fresh", seen=now, made=made, rollouts=rollouts)
+def _fresh(summary: RunSummary, page_version: str, rollouts: int) -> Fresh:
+    version = _version_of(summary)
+    address = urls.why(summary.run.uid, "fresh", seen=version, made=page_version, rollouts=rollouts)
     return Fresh(
         address=address if summary.is_alive else "",
-        is_old=made != now,
-        more=max(summary.rollouts - rollouts, 0),
+        is_old=page_version != version,
+        new_rollouts=max(summary.rollouts - rollouts, 0),
         is_running=summary.state == RunState.RUNNING,
     )
 
 
-def _moment(summary: RunSummary) -> str:
+def _version_of(summary: RunSummary) -> str:
     return f"{summary.run.changed}.{summary.state}"
 
 
@@ -157,7 +161,7 @@ class WhyTab:
 
 
 def tab_router(tab: str, make: Callable[[Connection, RunSummary, Diagnosed, StepWindow], WhyTab]) -> APIRouter:
-    """Return the router of the page `why/why_TAB.html`, which `make` makes for the steps asked for: see `window`."""
+    """Return the router of the page `why/why_TAB.html`, which `make` makes for the steps that `find_window` reads."""
     router, template = APIRouter(), f"why/why_{tab}.html"
 
     @router.get(f"/runs/{{name}}/why/{tab}")
@@ -169,9 +173,9 @@ def tab_router(tab: str, make: Callable[[Connection, RunSummary, Diagnosed, Step
                 return RedirectResponse(urls.why(run.uid, tab, steps=steps), 303)
             if (frame := until_diagnosed(request, db, run, template, tab)) is not None:
                 return frame
-            known, mode = diagnosed(db, run), queries.mode_of(db, id_of(run))
-            here = window(known, mode, steps, lambda wanted: urls.why(run.uid, tab, steps=wanted))
-            page = make(db, queries.run_summary(db, id_of(run)), known, here)
+            diagnosis, mode = diagnosed(db, run), queries.mode_of(db, id_of(run))
+            window = find_window(diagnosis, mode, steps, lambda option: urls.why(run.uid, tab, steps=option))
+            page = make(db, queries.run_summary(db, id_of(run)), diagnosis, window)
         return htmx.render(request, template, page)
 
     return router

@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from logs_ui.app.parts import figures as said
+from logs_ui.app.parts import figures
 from logs_ui.app.parts.words import Word
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
@@ -82,7 +82,7 @@ REACHES: Final = {
     Reach.SOMETIMES: Word("partial", "", "positive", f"{RARELY:.0%} to {EASY:.0%} of the attempts solve the task."),
     Reach.RELIABLY: Word("reliable", "", "good", f"At least {EASY:.0%} of the attempts solve the task."),
     Reach.UNKNOWN: Word(
-        said.NOTHING, "", "quiet", f"Fewer than {ATTEMPTS} attempts in these steps, or solved is not defined."
+        figures.NOTHING, "", "quiet", f"Fewer than {ATTEMPTS} attempts in these steps, or solved is not defined."
     ),
 }
 """The word of each solvability, within the steps shown."""
@@ -110,9 +110,9 @@ class TaskRow(NamedTuple):
     pass_k: float | None
     reach: Word
     cells: list[HeatCell | None]  # one for each column; None without rollouts
-    # `address` and `of_attempts`: of its rollouts, and of those with a reward.
+    # `address` and `attempts_address`: of its rollouts, and of those with a reward.
     address: str
-    of_attempts: str
+    attempts_address: str
 
 
 class Heat(NamedTuple):
@@ -128,27 +128,32 @@ class Heat(NamedTuple):
     high: float
 
 
-def make_heat(run: str, rows: Rows, scale: Scale, tasks: Ints, of_tasks: Figures, of_all: Labels, **where: Any) -> Heat:
-    """Build the heat map of some tasks, indices into `rows.tasks`, in their order. `rows` and `of_tasks` are of the
-    steps shown, `scale` and `of_all` of the whole run; `where` are filter parts that all links have.
+def make_heat(
+    run: str, rows: Rows, scale: Scale, tasks: Ints, task_figures: Figures, task_labels: Labels, **where: Any
+) -> Heat:
+    """Build the heat map of some tasks, indices into `rows.tasks`, in their order. `rows` and `task_figures` are of the
+    steps shown, `scale` and `task_labels` of the whole run; `where` are filter parts that all links have.
     """
     columns = Columns.of(rows)
     low = float(np.nanpercentile(rows.reward, _LOWEST_PERCENTILE)) if np.isfinite(rows.reward).any() else 0.0
     edges = np.linspace(low, max(scale.best, low + 1e-6), SHADES + 1)
-    found = cells(rows, scale, tasks, columns)
+    task_cells = cells(rows, scale, tasks, columns)
     return Heat(
         lines=[
             TaskRow(
                 task=rows.tasks[task],
-                word=LABELS[of_all.label[task]],
-                evidence=_evidence(of_all, task),
-                attempts=int(of_tasks.attempts[task]),
-                **{name: _known(getattr(of_tasks, name)[task]) for name in ("mean", "share", "pass_1", "pass_k")},
-                reach=REACHES[of_tasks.reach[task]],
-                cells=_cells(run, found, place, columns, edges, tasks=(rows.tasks[task],), **where),
-                address=urls.rollouts_where(run, tasks=(rows.tasks[task],), **_of_steps(rows), **where),
-                of_attempts=urls.rollouts_where(
-                    run, tasks=(rows.tasks[task],), scored=(Scored.YES.value,), **_of_steps(rows), **where
+                word=LABELS[task_labels.label[task]],
+                evidence=_evidence(task_labels, task),
+                attempts=int(task_figures.attempts[task]),
+                **{
+                    name: _replace_nan(getattr(task_figures, name)[task])
+                    for name in ("mean", "share", "pass_1", "pass_k")
+                },
+                reach=REACHES[task_figures.reach[task]],
+                cells=_cells(run, task_cells, place, columns, edges, tasks=(rows.tasks[task],), **where),
+                address=urls.rollouts_where(run, tasks=(rows.tasks[task],), **_step_range(rows), **where),
+                attempts_address=urls.rollouts_where(
+                    run, tasks=(rows.tasks[task],), scored=(Scored.YES.value,), **_step_range(rows), **where
                 ),
             )
             for place, task in enumerate(tasks.tolist())
@@ -162,20 +167,25 @@ def make_heat(run: str, rows: Rows, scale: Scale, tasks: Ints, of_tasks: Figures
     )
 
 
-def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, **where: Any) -> list[HeatCell | None]:
-    of_steps = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.LAST)
-    of_one = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.FIRST)
+def _cells(
+    run: str, task_cells: Cells, place: int, columns: Columns, edges: Floats, **where: Any
+) -> list[HeatCell | None]:
+    steps_address = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.LAST)
+    step_address = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.FIRST)
     line: list[HeatCell | None] = []
-    of_task = (table[place] for table in (found.rollouts, found.attempts, found.mean, found.solved, found.judged))
-    parts = (part.tolist() for part in (columns.first, columns.last, *of_task))
+    task_columns = (
+        table[place]
+        for table in (task_cells.rollouts, task_cells.attempts, task_cells.mean, task_cells.solved, task_cells.judged)
+    )
+    parts = (part.tolist() for part in (columns.first, columns.last, *task_columns))
     for first, last, rollouts, attempts, mean, solved, judged in zip(*parts, strict=True):
         if not rollouts:
             line.append(None)
             continue
-        address = (of_one if first == last else of_steps).replace(str(urls.FIRST), str(first))
+        address = (step_address if first == last else steps_address).replace(str(urls.FIRST), str(first))
         line.append(
             HeatCell(
-                text=said.number(_known(mean), 2),
+                text=figures.number(_replace_nan(mean), 2),
                 title=_cell_title(first, last, rollouts, attempts, mean, solved, judged),
                 shade=_shade(edges, mean, solved / judged if judged else 0.0),
                 address=address.replace(str(urls.LAST), str(last)),
@@ -185,13 +195,13 @@ def _cells(run: str, found: Cells, place: int, columns: Columns, edges: Floats, 
 
 
 def _cell_title(first: int, last: int, rollouts: int, attempts: int, mean: float, solved: int, judged: int) -> str:
-    where = f"{said.steps(first, last)}: "
+    prefix = f"{figures.steps(first, last)}: "
     if not attempts:
-        return f"{where}no reward, {said.plural(rollouts, 'rollout')}"
-    rest = "" if attempts == rollouts else f", {rollouts - attempts:,} more without a reward"
-    of = said.plural(attempts, "rollout")
-    wins = of if not judged else f"{solved:,} of {said.plural(judged, 'rollout')} solved"
-    return f"{where}mean reward {said.number(mean)} · {wins}{rest}"
+        return f"{prefix}no reward, {figures.plural(rollouts, 'rollout')}"
+    unscored_text = "" if attempts == rollouts else f", {rollouts - attempts:,} more without a reward"
+    attempts_text = figures.plural(attempts, "rollout")
+    solved_text = attempts_text if not judged else f"{solved:,} of {figures.plural(judged, 'rollout')} solved"
+    return f"{prefix}mean reward {figures.number(mean)} · {solved_text}{unscored_text}"
 
 
 def _shade(edges: Floats, mean: float, share: float) -> str:
@@ -203,32 +213,32 @@ def _shade(edges: Floats, mean: float, share: float) -> str:
 
 
 def _shades(edges: Floats) -> list[tuple[str, str]]:
-    ends = [said.number(edge, 2) for edge in edges.tolist()]
+    ends = [figures.number(edge, 2) for edge in edges.tolist()]
     return [(f"r{shade}", f"mean reward {low} to {high}") for shade, (low, high) in enumerate(pairwise(ends))]
 
 
 def _columns(columns: Columns) -> list[tuple[str, str]]:
-    every = max(1, -(-len(columns.first) // _HEADINGS)) if len(columns.first) > _SPELT_COLUMNS else 1
+    interval = max(1, -(-len(columns.first) // _HEADINGS)) if len(columns.first) > _SPELT_COLUMNS else 1
     bounds = zip(columns.first.tolist(), columns.last.tolist(), strict=True)
     return [
-        (said.steps(first, last), f"{first:,}" if place % every == 0 else "")
+        (figures.steps(first, last), f"{first:,}" if place % interval == 0 else "")
         for place, (first, last) in enumerate(bounds)
     ]
 
 
-def _evidence(of_all: Labels, task: int) -> str:
-    last = int(of_all.last_solved[task])
-    if of_all.label[task] == Label.FORGOTTEN:
-        before, after = (percent(float(share[task])) for share in (of_all.before, of_all.after))
-        return f"Solved in {before} of the attempts before step {of_all.since[task]:,}, and in {after} since."
-    if of_all.label[task] == Label.UNKNOWN:
+def _evidence(task_labels: Labels, task: int) -> str:
+    last = int(task_labels.last_solved[task])
+    if task_labels.label[task] == Label.FORGOTTEN:
+        before, after = (percent(float(share[task])) for share in (task_labels.before, task_labels.after))
+        return f"Solved in {before} of the attempts before step {task_labels.since[task]:,}, and in {after} since."
+    if task_labels.label[task] == Label.UNKNOWN:
         return ""
     return f"Last solved at step {last:,}." if last >= 0 else "Never solved so far."
 
 
-def _of_steps(rows: Rows) -> dict[str, int]:
+def _step_range(rows: Rows) -> dict[str, int]:
     return {"step_min": int(rows.steps[0]), "step_max": int(rows.steps[-1])} if len(rows) else {}
 
 
-def _known(value: float) -> float | None:
+def _replace_nan(value: float) -> float | None:
     return None if isnan(value) else float(value)

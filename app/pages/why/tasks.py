@@ -8,7 +8,7 @@ import numpy as np
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from logs_ui.app.pages.why.tab import ALL, LAST, WhyTab, fresh_of, window
+from logs_ui.app.pages.why.tab import ALL, LAST, WhyTab, find_window, fresh_of
 from logs_ui.app.pages.why.task_heat import LABELS, Heat, make_heat
 from logs_ui.app.parts.diagnoses import diagnosed
 from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
@@ -56,26 +56,26 @@ class TaskChoice:
     page: int = 1  # from 1
 
     @classmethod
-    def of(cls, given: Mapping[str, str]) -> "TaskChoice":
+    def of(cls, parameters: Mapping[str, str]) -> "TaskChoice":
         """Read the address. Raise FilterError for an unknown parameter or word."""
-        for parameter in given:
+        for parameter in parameters:
             check_word(parameter, "parameter", parameter, _PARAMETERS)
-        found = cls(
-            given.get("label", ""),
-            given.get("q", "").strip(),
-            given.get("sort") or "worst",
-            given.get("steps") or (f"{given['since']}.." if given.get("since") else ""),
-            max(urls.parse_whole(given.get("page", "1")), 1),
+        choice = cls(
+            parameters.get("label", ""),
+            parameters.get("q", "").strip(),
+            parameters.get("sort") or "worst",
+            parameters.get("steps") or (f"{parameters['since']}.." if parameters.get("since") else ""),
+            max(urls.parse_whole(parameters.get("page", "1")), 1),
         )
-        check_word("label", "label", found.label, ["", *(label.value for label in Label)])
-        check_word("sort", "order", found.sort, list(SORTS))
-        return found
+        check_word("label", "label", choice.label, ["", *(label.value for label in Label)])
+        check_word("sort", "order", choice.sort, list(SORTS))
+        return choice
 
     def address(self, run: str, **parts: Any) -> str:
         """Return the address with some parameters changed; a new selection starts at its first page."""
-        it = replace(self, **{"page": 1, **parts})
-        sort, page = "" if it.sort == "worst" else it.sort, "" if it.page == 1 else it.page
-        return urls.why(run, "tasks", label=it.label, q=it.q, sort=sort, steps=it.steps, page=page)
+        choice = replace(self, **{"page": 1, **parts})
+        sort, page = "" if choice.sort == "worst" else choice.sort, "" if choice.page == 1 else choice.page
+        return urls.why(run, "tasks", label=choice.label, q=choice.q, sort=sort, steps=choice.steps, page=page)
 
 
 @dataclass(frozen=True)
@@ -109,10 +109,10 @@ class WhyTasksPage(WhyTab):
     # tasks too rarely to judge them one by one.
     families: list[tuple[Word, str, int | None, str]]
     tasks: int  # number of the run's tasks; 0 if no rollout names one
-    unnamed: int  # number of rollouts that name none, and are in no line
+    unnamed_rollouts: int  # number of rollouts that name none, and are in no line
     success: Success
     k: int  # usual size of a group, for pass@k
-    found: FoundTasks | None
+    matches: FoundTasks | None
     heat: Heat | None  # None without tasks
 
 
@@ -130,103 +130,113 @@ def why_tasks(request: Request, source: SourceOfPages, name: str) -> Response:
     return htmx.render(request, "why/why_tasks.html", page)
 
 
-def _page(summary: RunSummary, it: Diagnosed, mode: Mode, choice: TaskChoice) -> WhyTasksPage:
-    uid, scale = summary.run.uid, it.report.scale
+def _page(summary: RunSummary, diagnosis: Diagnosed, mode: Mode, choice: TaskChoice) -> WhyTasksPage:
+    uid, scale = summary.run.uid, diagnosis.report.scale
     # As addresses have it, all steps are what is shown where none are asked for.
-    here = window(it, mode, choice.steps or ALL, lambda steps: choice.address(uid, steps="" if steps == ALL else LAST))
-    rows, k = here.rows, usual_size(it.rows.groups)
-    heat = found = of_all = None
-    if (it.rows.task >= 0).any():
-        of_all, of_tasks = labels(it.rows, scale, it.settings), figures(rows, scale, k)
-        chosen = _ordered(_selected(rows, of_all, of_tasks, choice), rows, of_tasks, choice.sort)
-        found, shown = _paged(uid, chosen, choice)
-        heat = make_heat(uid, rows, scale, shown, of_tasks, of_all, modes=(mode,), **_ended(summary.run))
+    window = find_window(
+        diagnosis, mode, choice.steps or ALL, lambda steps: choice.address(uid, steps="" if steps == ALL else LAST)
+    )
+    rows, k = window.rows, usual_size(diagnosis.rows.groups)
+    heat = matches = task_labels = None
+    if (diagnosis.rows.task >= 0).any():
+        task_labels, task_figures = labels(diagnosis.rows, scale, diagnosis.settings), figures(rows, scale, k)
+        ordered_tasks = _order_tasks(
+            _select_tasks(rows, task_labels, task_figures, choice), rows, task_figures, choice.sort
+        )
+        matches, page_tasks = _page_tasks(uid, ordered_tasks, choice)
+        heat = make_heat(
+            uid, rows, scale, page_tasks, task_figures, task_labels, modes=(mode,), **_exclude_running(summary.run)
+        )
     return WhyTasksPage(
         summary=summary,
         choice=choice,
-        chips=_chips(uid, of_all, choice) if of_all else [],
-        families=_families(uid, it),
-        window=here,
+        chips=_chips(uid, task_labels, choice) if task_labels else [],
+        families=_families(uid, diagnosis),
+        window=window,
         fresh=fresh_of(summary),
         tasks=len(rows.tasks),
-        unnamed=int((rows.task < 0).sum()),
+        unnamed_rollouts=int((rows.task < 0).sum()),
         success=scale.success,
         k=k,
-        found=found,
+        matches=matches,
         heat=heat,
     )
 
 
-def _families(uid: str, it: Diagnosed) -> list[tuple[Word, str, int | None, str]]:
-    grouped = by_family(it.rows)
-    if grouped is None:
+def _families(uid: str, diagnosis: Diagnosed) -> list[tuple[Word, str, int | None, str]]:
+    family_rows = by_family(diagnosis.rows)
+    if family_rows is None:
         return []
-    found = labels(grouped, it.report.scale, it.settings)
-    names = [Label(str(label)) for label in found.label]
+    family_labels = labels(family_rows, diagnosis.report.scale, diagnosis.settings)
+    statuses = [Label(str(label)) for label in family_labels.label]
     return [
         (
-            LABELS[names[family]],
-            grouped.tasks[family],
-            int(found.since[family]) if found.since[family] >= 0 else None,
-            urls.rollouts(uid, parse_where(links.tasks([grouped.tasks[family]], "family"))),
+            LABELS[statuses[family]],
+            family_rows.tasks[family],
+            int(family_labels.since[family]) if family_labels.since[family] >= 0 else None,
+            urls.rollouts(uid, parse_where(links.tasks([family_rows.tasks[family]], "family"))),
         )
-        for family in sorted(range(len(names)), key=lambda family: list(Label).index(names[family]))
+        for family in sorted(range(len(statuses)), key=lambda family: list(Label).index(statuses[family]))
     ]
 
 
-def _chips(uid: str, of_all: Labels, choice: TaskChoice) -> list[Chip]:
+def _chips(uid: str, task_labels: Labels, choice: TaskChoice) -> list[Chip]:
     return [
         Chip(
             word,
-            int((of_all.label == label).sum()),
+            int((task_labels.label == label).sum()),
             choice.address(uid, label="" if choice.label == label else label.value),
             choice.label == label,
         )
         for label, word in LABELS.items()
-        if (of_all.label == Label.UNKNOWN).any() == (label == Label.UNKNOWN)
+        if (task_labels.label == Label.UNKNOWN).any() == (label == Label.UNKNOWN)
     ]
 
 
-def _selected(rows: Rows, of_all: Labels, of_tasks: Figures, choice: TaskChoice) -> Ints:
+def _select_tasks(rows: Rows, task_labels: Labels, task_figures: Figures, choice: TaskChoice) -> Ints:
     """Return indices of the matching tasks that have rollouts in these steps."""
-    wanted = of_tasks.rollouts > 0
+    is_match = task_figures.rollouts > 0
     if choice.label:
-        wanted &= of_all.label == choice.label
+        is_match &= task_labels.label == choice.label
     if choice.q:
         part = choice.q.casefold()
-        wanted &= np.array([part in task.casefold() for task in rows.tasks], bool)
-    return np.flatnonzero(wanted)
+        is_match &= np.array([part in task.casefold() for task in rows.tasks], bool)
+    return np.flatnonzero(is_match)
 
 
-def _ordered(tasks: Ints, rows: Rows, of_tasks: Figures, sort: str) -> Ints:
+def _order_tasks(tasks: Ints, rows: Rows, task_figures: Figures, sort: str) -> Ints:
     """Sort tasks, by name among equals; those without a figure come last."""
-    by_name = np.empty(len(rows.tasks), np.int64)
-    by_name[sorted(range(len(rows.tasks)), key=rows.tasks.__getitem__)] = np.arange(len(rows.tasks))
-    gap = of_tasks.pass_k - of_tasks.pass_1
+    name_ranks = np.empty(len(rows.tasks), np.int64)
+    name_ranks[sorted(range(len(rows.tasks)), key=rows.tasks.__getitem__)] = np.arange(len(rows.tasks))
+    gap = task_figures.pass_k - task_figures.pass_1
     keys: dict[str, list[Floats]] = {
-        "worst": [(of_tasks.attempts < ATTEMPTS).astype(float), of_tasks.share, -of_tasks.attempts.astype(float)],
-        "mean": [of_tasks.mean],
+        "worst": [
+            (task_figures.attempts < ATTEMPTS).astype(float),
+            task_figures.share,
+            -task_figures.attempts.astype(float),
+        ],
+        "mean": [task_figures.mean],
         "gap": [-gap],
-        "attempts": [-of_tasks.attempts.astype(float)],
+        "attempts": [-task_figures.attempts.astype(float)],
         "task": [],
     }
-    order = np.lexsort([by_name[tasks], *(key[tasks] for key in reversed(keys[sort]))])
-    found: Ints = tasks[order]
-    return found
+    order = np.lexsort([name_ranks[tasks], *(key[tasks] for key in reversed(keys[sort]))])
+    ordered_tasks: Ints = tasks[order]
+    return ordered_tasks
 
 
-def _paged(uid: str, chosen: Ints, choice: TaskChoice) -> tuple[FoundTasks, Ints]:
+def _page_tasks(uid: str, tasks: Ints, choice: TaskChoice) -> tuple[FoundTasks, Ints]:
     """Return a page of tasks, or the last page if the number is too high."""
-    pages = max(-(-len(chosen) // PAGE_SIZE), 1)
+    pages = max(-(-len(tasks) // PAGE_SIZE), 1)
     page = min(choice.page, pages)
     begin = (page - 1) * PAGE_SIZE
-    shown = chosen[begin : begin + PAGE_SIZE]
+    page_tasks = tasks[begin : begin + PAGE_SIZE]
     previous = choice.address(uid, page=page - 1) if page > 1 else None
     following = choice.address(uid, page=page + 1) if page < pages else None
-    return FoundTasks(len(chosen), begin + 1, begin + len(shown), previous, following), shown
+    return FoundTasks(len(tasks), begin + 1, begin + len(page_tasks), previous, following), page_tasks
 
 
-def _ended(run: Run) -> dict[str, Any]:
+def _exclude_running(run: Run) -> dict[str, Any]:
     """Return filter parts that leave out running rollouts of a live run, which no figure counts yet."""
     if run.state != RunState.RUNNING:
         return {}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.why.tab import StepWindow, WhyTab, fresh_of, kept, tab_router
+from logs_ui.app.pages.why.tab import StepWindow, WhyTab, cache_figure, fresh_of, tab_router
 from logs_ui.app.parts import charts, words
 from logs_ui.app.parts.figure_table import thinned
 from logs_ui.app.parts.step_stacks import Bins, StepStack
@@ -59,7 +59,7 @@ class Aside:
     """Rollouts that the page does not cover."""
 
     word: Word
-    said: str
+    description: str
     count: Count
     address: str
 
@@ -83,141 +83,164 @@ class WhyTrainedPage(WhyTab):
     config: list[tuple[str, str]]  # relevant arguments of the trainer, as (name, value)
 
 
-def _page(db: Connection, summary: RunSummary, known: Diagnosed, here: StepWindow) -> WhyTrainedPage:
+def _page(db: Connection, summary: RunSummary, diagnosis: Diagnosed, window: StepWindow) -> WhyTrainedPage:
     run = summary.run
-    is_trained = here.mode == Mode.TRAIN
-    is_running, solved = summary.state == RunState.RUNNING, known.report.scale.success
-    made = partial(outcomes, known.rows, success=solved, is_running=is_running, config=known.config)
-    every = kept(known, ("outcomes", is_running), made) if is_trained else np.zeros(0, np.int64)
-    among = (known.rows.step >= (here.first or 0)) & (known.rows.step <= (here.last or 0))
-    found = every[among] if is_trained else every
-    lines = _lines(run.uid, here, found, solved) if is_trained else []
-    kinds = [(it, words.OUTCOMES[it]) for it in OUTCOMES if counts(every)[it]]
-    shown = (
-        list(signals(finite(known.scalars), known.config, known.report.steps[0] if known.report.steps else 0))
+    is_trained = window.mode == Mode.TRAIN
+    is_running, success = summary.state == RunState.RUNNING, diagnosis.report.scale.success
+    make_outcomes = partial(outcomes, diagnosis.rows, success=success, is_running=is_running, config=diagnosis.config)
+    run_codes = (
+        cache_figure(diagnosis, ("outcomes", is_running), make_outcomes) if is_trained else np.zeros(0, np.int64)
+    )
+    is_within = (diagnosis.rows.step >= (window.first or 0)) & (diagnosis.rows.step <= (window.last or 0))
+    window_codes = run_codes[is_within] if is_trained else run_codes
+    lines = _lines(run.uid, window, window_codes, success) if is_trained else []
+    kinds = [(outcome, words.OUTCOMES[outcome]) for outcome in OUTCOMES if counts(run_codes)[outcome]]
+    policy_signals = (
+        list(
+            signals(
+                finite(diagnosis.scalars), diagnosis.config, diagnosis.report.steps[0] if diagnosis.report.steps else 0
+            )
+        )
         if is_trained
         else []
     )
-    verdict, is_bad = _verdict(summary, here, lines, shown)
+    verdict, is_bad = _verdict(summary, window, lines, policy_signals)
     return WhyTrainedPage(
         summary=summary,
-        window=here,
+        window=window,
         fresh=fresh_of(summary),
         verdict=verdict,
         is_bad=is_bad,
-        broken=_broken(run.uid, here, found, solved) if is_trained else None,
+        broken=_broken(run.uid, window, window_codes, success) if is_trained else None,
         lines=lines,
         kinds=kinds,
-        stacks=_stacks(run.uid, known.rows, every, [it for it, _ in kinds]) if is_trained else [],
-        tokens=Tokens.of(here.rows, found) if is_trained else None,
-        signals=[(it, charts.sparkline(thinned(it.trend, _POINTS))) for it in shown],
-        masks=_masks(run.uid, here, found, known) if is_trained else [],
-        knows_masks="use_vllm" in known.config,
-        remarks=_remarks(known, lines),
+        stacks=_stacks(run.uid, diagnosis.rows, run_codes, [outcome for outcome, _ in kinds]) if is_trained else [],
+        tokens=Tokens.of(window.rows, window_codes) if is_trained else None,
+        signals=[(signal, charts.sparkline(thinned(signal.trend, _POINTS))) for signal in policy_signals],
+        masks=_masks(run.uid, window, window_codes, diagnosis) if is_trained else [],
+        knows_masks="use_vllm" in diagnosis.config,
+        remarks=_remarks(diagnosis, lines),
         asides=_asides(db, run) if is_trained else [],
-        config=[(name, str(known.config[name])) for name in _ARGUMENTS if name in known.config] if is_trained else [],
+        config=[(name, str(diagnosis.config[name])) for name in _ARGUMENTS if name in diagnosis.config]
+        if is_trained
+        else [],
     )
 
 
-def _lines(run: str, here: StepWindow, found: Ints, success: Success) -> list[OutcomeLine]:
-    number, tokens = counts(found), counts(found, here.rows.completion_tokens)
+def _lines(run: str, window: StepWindow, codes: Ints, success: Success) -> list[OutcomeLine]:
+    rollouts, tokens = counts(codes), counts(codes, window.rows.completion_tokens)
     lines = [
         OutcomeLine(
             outcome,
             words.OUTCOMES[outcome],
             int(count),
-            count / len(found),
+            count / len(codes),
             int(tokens[outcome]),
-            _address(run, here, where(outcome, here.rows, found, success=success)),
+            _address(run, window, where(outcome, window.rows, codes, success=success)),
         )
-        for outcome, count in number.items()
+        for outcome, count in rollouts.items()
         if count
     ]
     return sorted(lines, key=lambda line: (line.outcome != Outcome.TRAINED, -line.rollouts))
 
 
-def _broken(run: str, here: StepWindow, found: Ints, success: Success) -> Broken | None:
-    mine = (found == OUTCOMES.index(Outcome.TRAINED)) & has_cause(here.rows, LossCause.INFRASTRUCTURE)
-    said = where(Outcome.TRAINED, here.rows, found, success=success)
-    address = _address(run, here, said and f"{said} cause:{LossCause.INFRASTRUCTURE}")
-    return Broken(int(mine.sum()), float(here.rows.advantage[mine].mean()), address) if mine.any() else None
+def _broken(run: str, window: StepWindow, codes: Ints, success: Success) -> Broken | None:
+    is_broken = (codes == OUTCOMES.index(Outcome.TRAINED)) & has_cause(window.rows, LossCause.INFRASTRUCTURE)
+    terms = where(Outcome.TRAINED, window.rows, codes, success=success)
+    address = _address(run, window, terms and f"{terms} cause:{LossCause.INFRASTRUCTURE}")
+    return (
+        Broken(int(is_broken.sum()), float(window.rows.advantage[is_broken].mean()), address)
+        if is_broken.any()
+        else None
+    )
 
 
-def _address(run: str, here: StepWindow, said: str) -> str | None:
-    return urls.rollouts(run, here.only(said)) if said else None
+def _address(run: str, window: StepWindow, terms: str) -> str | None:
+    return urls.rollouts(run, window.make_filter(terms)) if terms else None
 
 
-def _stacks(run: str, rows: Rows, found: Ints, kinds: list[Outcome]) -> list[StepStack]:
+def _stacks(run: str, rows: Rows, codes: Ints, kinds: list[Outcome]) -> list[StepStack]:
     """Build the chart of outcomes; many steps are binned."""
     if len(rows.steps) < 2:
         return []
     bins = Bins.of(int(rows.steps[0]), int(rows.steps[-1]), _MOST_STACKS)
-    place = (rows.step - bins.first) // bins.together
-    table = np.bincount(place * len(OUTCOMES) + found, minlength=bins.number * len(OUTCOMES)).reshape(bins.number, -1)
-    lines = table[:, [OUTCOMES.index(it) for it in kinds]].tolist()
+    bin_places = (rows.step - bins.first) // bins.together
+    table = np.bincount(bin_places * len(OUTCOMES) + codes, minlength=bins.number * len(OUTCOMES)).reshape(
+        bins.number, -1
+    )
+    lines = table[:, [OUTCOMES.index(outcome) for outcome in kinds]].tolist()
     return [
         bins.stack(
-            at,
-            [f"outcome-{it.value}" for it in kinds],
+            place,
+            [f"outcome-{outcome.value}" for outcome in kinds],
             line,
-            [(words.OUTCOMES[it].text, f"{count:,}") for it, count in zip(kinds, line, strict=True)],
-            urls.rollouts(run, RolloutFilter(modes=(Mode.TRAIN,), **bins.ends(at))),
+            [(words.OUTCOMES[outcome].text, f"{count:,}") for outcome, count in zip(kinds, line, strict=True)],
+            urls.rollouts(run, RolloutFilter(modes=(Mode.TRAIN,), **bins.ends(place))),
         )
-        for at, line in enumerate(lines)
+        for place, line in enumerate(lines)
         if sum(line)
     ]
 
 
-def _verdict(summary: RunSummary, here: StepWindow, lines: list[OutcomeLine], shown: list[Signal]) -> tuple[str, bool]:
-    if here.mode != Mode.TRAIN and summary.rollouts:
+def _verdict(
+    summary: RunSummary, window: StepWindow, lines: list[OutcomeLine], policy_signals: list[Signal]
+) -> tuple[str, bool]:
+    if window.mode != Mode.TRAIN and summary.rollouts:
         return "This run trains no policy: it is an evaluation.", False
     total = sum(line.rollouts for line in lines)
     if not total:
         return "No rollout has ended yet." if summary.state == RunState.RUNNING else "No rollout ended.", False
-    trained = next((line for line in lines if line.outcome == Outcome.TRAINED), None)
-    unknown = sum(line.rollouts for line in lines if line.outcome == Outcome.NOT_RECORDED)
-    if trained is None and unknown:
-        return (
-            f"Of {unknown:,} of {total:,} rollouts of {here.said} it is not recorded whether they were trained on.",
-            False,
-        )
-    if trained is None:
-        return f"None of the {total:,} rollouts of {here.said} contributed to the gradient.", True
-    said = f"{trained.rollouts:,} of {total:,} rollouts of {here.said} ({percent(trained.share)})"
-    still = next((it for it in shown if it.is_bad and it.name != "entropy"), None)
-    if still is not None:
-        return f"{said} could be trained on, but the policy is not updating: {still.clause}.", True
-    return f"{said} contributed to the gradient.", trained.share < 0.5
+    trained_line = next((line for line in lines if line.outcome == Outcome.TRAINED), None)
+    unknown_count = sum(line.rollouts for line in lines if line.outcome == Outcome.NOT_RECORDED)
+    if trained_line is None and unknown_count:
+        rollouts = f"{unknown_count:,} of {total:,} rollouts of {window.steps_text}"
+        return f"Of {rollouts} it is not recorded whether they were trained on.", False
+    if trained_line is None:
+        return f"None of the {total:,} rollouts of {window.steps_text} contributed to the gradient.", True
+    subject = f"{trained_line.rollouts:,} of {total:,} rollouts of {window.steps_text} ({percent(trained_line.share)})"
+    bad_signal = next((signal for signal in policy_signals if signal.is_bad and signal.name != "entropy"), None)
+    if bad_signal is not None:
+        return f"{subject} could be trained on, but the policy is not updating: {bad_signal.clause}.", True
+    return f"{subject} contributed to the gradient.", trained_line.share < 0.5
 
 
-def _masks(run: str, here: StepWindow, found: Ints, known: Diagnosed) -> list[tuple[Mask, str | None]]:
-    trained = found == OUTCOMES.index(Outcome.TRAINED)
-    said = where(Outcome.TRAINED, here.rows, found, success=known.report.scale.success)
+def _masks(run: str, window: StepWindow, codes: Ints, diagnosis: Diagnosed) -> list[tuple[Mask, str | None]]:
+    is_trained = codes == OUTCOMES.index(Outcome.TRAINED)
+    terms = where(Outcome.TRAINED, window.rows, codes, success=diagnosis.report.scale.success)
     return [
-        (mask, None if mask.where is None or not said else _address(run, here, f"{said} {mask.where}".strip()))
-        for mask in masks(here.rows, trained, known.config, finite(known.scalars))
+        (mask, None if mask.where is None or not terms else _address(run, window, f"{terms} {mask.where}".strip()))
+        for mask in masks(window.rows, is_trained, diagnosis.config, finite(diagnosis.scalars))
     ]
 
 
-def _remarks(known: Diagnosed, lines: list[OutcomeLine]) -> list[str]:
-    found, beta = {line.outcome for line in lines}, known.config.get("beta")
-    dead = {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP, Outcome.EQUAL_GROUP}
-    said = [f"Solved: {known.report.scale.success.description}."] if found & dead else []
-    if isinstance(beta, float) and beta and found & {*dead, Outcome.NO_ADVANTAGE}:
-        said.append(f"beta is {beta:g}: the KL penalty also applies to rollouts with advantage 0.")
-    return said
+def _remarks(diagnosis: Diagnosed, lines: list[OutcomeLine]) -> list[str]:
+    line_outcomes, beta = {line.outcome for line in lines}, diagnosis.config.get("beta")
+    dead_outcomes = {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP, Outcome.EQUAL_GROUP}
+    remarks = [f"Solved: {diagnosis.report.scale.success.description}."] if line_outcomes & dead_outcomes else []
+    if isinstance(beta, float) and beta and line_outcomes & {*dead_outcomes, Outcome.NO_ADVANTAGE}:
+        remarks.append(f"beta is {beta:g}: the KL penalty also applies to rollouts with advantage 0.")
+    return remarks
 
 
 def _asides(db: Connection, run: Run) -> list[Aside]:
-    running = RolloutFilter(modes=(Mode.TRAIN,), statuses=(Status.RUNNING,))
-    evaluated = RolloutFilter(modes=(Mode.EVAL,))
-    wanted = (
-        (words.STATUSES[Status.RUNNING], "still running", running),
-        (Word("evaluation", "flag", "quiet", "Never trained on."), "of evaluations, never trained on", evaluated),
+    running_filter = RolloutFilter(modes=(Mode.TRAIN,), statuses=(Status.RUNNING,))
+    evaluation_filter = RolloutFilter(modes=(Mode.EVAL,))
+    kinds = (
+        (words.STATUSES[Status.RUNNING], "still running", running_filter),
+        (
+            Word("evaluation", "flag", "quiet", "Never trained on."),
+            "of evaluations, never trained on",
+            evaluation_filter,
+        ),
     )
-    found = [(word, said, rested(db, id_of(run), queries.count, chosen), chosen) for word, said, chosen in wanted]
+    counted_kinds = [
+        (word, description, rested(db, id_of(run), queries.count, rollout_filter), rollout_filter)
+        for word, description, rollout_filter in kinds
+    ]
     return [
-        Aside(word, said, count, urls.rollouts(run.uid, chosen)) for word, said, count, chosen in found if count.value
+        Aside(word, description, count, urls.rollouts(run.uid, rollout_filter))
+        for word, description, count, rollout_filter in counted_kinds
+        if count.value
     ]
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from logs_ui.app.pages.compare.run_figures import Estimate, estimate, marked
+from logs_ui.app.pages.compare.run_figures import Estimate, estimate, mark_clear
 from logs_ui.recorder.diagnosis.mean_difference import Difference, Mean, chance, chance_limit, compare, student_tail
 
 SIZE = 8  # of a group
@@ -16,7 +16,7 @@ def means_of(dice: np.random.Generator, tasks: int, groups: int, shares: float =
 
 
 def clear(table: list[list[Estimate | None]]) -> int:
-    return sum(cells[1].is_clear for cells in marked(table) if cells[1])
+    return sum(cells[1].is_clear for cells in mark_clear(table) if cells[1])
 
 
 @pytest.mark.parametrize(  # scipy.stats.t.sf
@@ -77,7 +77,7 @@ def test_a_tasks_fall_is_found() -> None:
     for _ in range(100):
         table = list(zip(means_of(dice, 20, 20), means_of(dice, 20, 20), strict=True))
         fallen = means_of(dice, 1, 20, shares=0.1)
-        hits += marked([*map(list, table), [means_of(dice, 1, 20)[0], fallen[0]]])[-1][1].is_clear  # type: ignore[union-attr]
+        hits += mark_clear([*map(list, table), [means_of(dice, 1, 20)[0], fallen[0]]])[-1][1].is_clear  # type: ignore[union-attr]
     assert hits >= 80
 
 

@@ -39,14 +39,14 @@ def fill(engine: Engine) -> None:
     for i, (uid, steps) in enumerate([(A, 12), (B, 6), (C, 4)]):
         make_run(engine, uid=uid, name=f"run {uid}", steps=steps, seed=i, state=RunState.FINISHED, generations=4)
     reward = "def solved(x):\n    return x\n"
-    same = Source(SourceKind.CHAT_TEMPLATE, "", "{{ messages }}\n")
+    template = Source(SourceKind.CHAT_TEMPLATE, "", "{{ messages }}\n")
     with engine.begin() as connection:
         ids = run_writes.run_ids(connection, [A, B], 0)
-        a = (Source(SourceKind.REWARD, "solved", reward, 1.0), same)
+        a = (Source(SourceKind.REWARD, "solved", reward, 1.0), template)
         b = (
             Source(SourceKind.REWARD, "solved", reward.replace("return x", "return x * '<script>'"), 1.0),
             Source(SourceKind.REWARD, "extra", None, 0.5),
-            same,
+            template,
             Source(SourceKind.CHANGED_FILES, "", "1\t1\tt.py\n-\t-\tlogo.png\n"),
             Source(SourceKind.CHANGES, "", DIFF),
         )
@@ -71,15 +71,15 @@ def test_two_runs_are_on_the_same_axes(client: TestClient) -> None:
     html = html_of(client, A, B)
     assert html.count('class="smoothed s') == 2
     assert [len(of_run.split()) for of_run in re.findall(r'data-steps="([\d ]+)"', html)] == [12, 6]
-    for said in ("goes from", "run one-aaaa", "Show as table"):
-        assert said in html
+    for text in ("goes from", "run one-aaaa", "Show as table"):
+        assert text in html
 
 
 @pytest.mark.parametrize(("axis", "figure"), [*zip(Axis, ("mean reward", "kl", "loss"), strict=True)])
 def test_any_figure_by_any_axis(client: TestClient, axis: Axis, figure: str) -> None:
     chart = page(client, A, B, x=axis.value, figure=figure).chart
     assert len(chart.series) == 2
-    for points in (part for series in chart.series for part in series.smoothed):
+    for points in (part for series in chart.series for part in series.smooth_parts):
         assert all(0 <= float(number) <= 100 for number in re.split("[ ,]", points))
 
 
@@ -93,21 +93,25 @@ def test_a_figure_of_the_rollouts_by_step_is_that_of_its_rollouts(
     query = select(row).where(col(row.run_id) == run_id, col(row.mode) == "train")
     by_step: dict[int, list[float]] = {}
     with Session(engine) as session:
-        for it in session.scalars(query).all():
-            ended = it.status in {"ok", "error"}
+        for rollout in session.scalars(query).all():
+            ended = rollout.status in {"ok", "error"}
             value = {
-                "truncated": float(it.stop_reason == "length") if ended else None,
-                "errors": float(it.status == "error") if ended else None,
-                "turns": it.turns, "tokens": it.completion_tokens, "rewards.format": (it.rewards or {}).get("format"),
-            }[figure]  # fmt: skip
-            by_step.setdefault(it.step, []).extend([] if value is None else [value])
+                "truncated": float(rollout.stop_reason == "length") if ended else None,
+                "errors": float(rollout.status == "error") if ended else None,
+                "turns": rollout.turns,
+                "tokens": rollout.completion_tokens,
+                "rewards.format": (rollout.rewards or {}).get("format"),
+            }[figure]
+            by_step.setdefault(rollout.step, []).extend([] if value is None else [value])
     points = queries.figure_points(engine, run_id, "train", figure, 100)
-    assert {it.step: it.value for it in points} == pytest.approx(
+    assert {point.step: point.value for point in points} == pytest.approx(
         {step: sum(values) / len(values) for step, values in by_step.items() if values}
     )
-    assert any(it.value for it in points) or figure == "errors"
-    rewards = {it.step: (it.rollouts, it.when) for it in queries.reward_points(engine, run_id, "train", 100)}
-    assert {it.step: (it.rollouts, it.when) for it in points if it.step in rewards} == rewards
+    assert any(point.value for point in points) or figure == "errors"
+    rewards = {
+        point.step: (point.rollouts, point.when) for point in queries.reward_points(engine, run_id, "train", 100)
+    }
+    assert {point.step: (point.rollouts, point.when) for point in points if point.step in rewards} == rewards
 
 
 def test_up_to_six_runs_and_no_more(client: TestClient, engine: Engine) -> None:
@@ -131,11 +135,11 @@ def test_with_fewer_than_two_runs_it_asks_for_more(client: TestClient) -> None:
 
 
 def test_the_address_is_the_choice_in_its_shortest_form(client: TestClient) -> None:
-    given = f"/compare?run=latest&run={A}&run={A}&x=step&figure=kl&solved=&label=&sort=difference&steps=all"
-    answer = client.get(given.replace("latest", C), follow_redirects=False)
+    address = f"/compare?run=latest&run={A}&run={A}&x=step&figure=kl&solved=&label=&sort=difference&steps=all"
+    answer = client.get(address.replace("latest", C), follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, f"/compare?run={C}&run={A}&figure=kl&steps=all")
     assert client.get(answer.headers["location"], follow_redirects=False).status_code == 200
-    piece = client.get(given.replace("latest", C), headers=fragment("compare"))
+    piece = client.get(address.replace("latest", C), headers=fragment("compare"))
     assert piece.headers["hx-push-url"] == f"/compare?run={C}&run={A}&figure=kl&steps=all"
 
 
@@ -145,11 +149,11 @@ def test_the_address_is_the_choice_in_its_shortest_form(client: TestClient) -> N
 def rewards_of(engine: Engine, uid: str) -> dict[str, list[EvaluationRow]]:
     """Return a run's scored training rollouts up to step 6 by their task."""
     row = EvaluationRow
-    wanted = of_run(uid), col(row.step) <= 6, col(row.mode) == "train", col(row.reward).is_not(None)
+    conditions = of_run(uid), col(row.step) <= 6, col(row.mode) == "train", col(row.reward).is_not(None)
     by_task = defaultdict(list)
     with Session(engine) as session:
-        for it in session.scalars(select(row).where(*wanted)):
-            by_task[str(it.task)].append(it)
+        for rollout in session.scalars(select(row).where(*conditions)):
+            by_task[str(rollout.task)].append(rollout)
     return by_task
 
 
@@ -213,11 +217,11 @@ def test_of_three_runs_the_difference_is_the_largest_to_the_first() -> None:
     results = [{"t": [GroupResult(1, 0, mean)]} for mean in (0.5, 0.6, 0.1)]
     (line,) = make_table(results, 1, "difference", 9).lines
     assert line.difference == pytest.approx(-0.4)
-    assert line.against == 2
+    assert line.other_run == 2
 
 
 @pytest.mark.parametrize(
-    ("asked", "said"),
+    ("parameters", "sentence"),
     [
         (
             {"k": 1},
@@ -226,11 +230,11 @@ def test_of_three_runs_the_difference_is_the_largest_to_the_first() -> None:
         ({"solved": 0.5}, "Solved: reward ≥ 0.5, as set on this page."),
     ],
 )
-def test_the_page_says_what_is_solved(client: TestClient, asked: dict[str, Any], said: str) -> None:
-    assert said in text_of(html_of(client, A, B, **asked)).replace(" .", ".").replace(" ,", ",")
+def test_the_page_says_what_is_solved(client: TestClient, parameters: dict[str, Any], sentence: str) -> None:
+    assert sentence in text_of(html_of(client, A, B, **parameters)).replace(" .", ".").replace(" ,", ",")
 
 
-def _compared(path: Path, *, of_b: dict[str, float] | None = None, **settings: dict[str, Any]) -> str:
+def _compare(path: Path, *, of_b: dict[str, float] | None = None, **settings: dict[str, Any]) -> str:
     """Compare A, with shaped rewards and its own settings, to B with other rewards and settings."""
     with disposed(writing_engine(path)) as engine:
         for i, uid in enumerate("ab"):
@@ -247,16 +251,18 @@ def _compared(path: Path, *, of_b: dict[str, float] | None = None, **settings: d
 
 
 def test_runs_that_define_solved_differently_are_compared_without_it(tmp_path: Path) -> None:
-    html = _compared(tmp_path / "a.db", a={"solved_at": 0.5}, b={"solved_at": 0.7})
-    said = "Solved: not defined alike in these runs. A: reward ≥ 0.5, as set; B: reward ≥ 0.7, as set. Set it, to see"
-    assert said in text_of(html)
+    html = _compare(tmp_path / "a.db", a={"solved_at": 0.5}, b={"solved_at": 0.7})
+    sentence = (
+        "Solved: not defined alike in these runs. A: reward ≥ 0.5, as set; B: reward ≥ 0.7, as set. Set it, to see"
+    )
+    assert sentence in text_of(html)
     assert 'class="num pass"' not in html
     assert re.search(r'class="num mean"><a[^>]*>\D?\d', html), "the means are compared"
     assert "pass@" not in text_of(html).replace("to see pass@k", "")
 
 
 def test_a_run_that_has_solved_nothing_yet_is_compared_by_the_definition_of_the_other(tmp_path: Path) -> None:
-    html = _compared(tmp_path / "a.db", of_b={"solved": 0.0, "format_ok": 0.5})
+    html = _compare(tmp_path / "a.db", of_b={"solved": 0.0, "format_ok": 0.5})
     assert "Solved: solved ≥ 1." in text_of(html)
     assert "B: " not in text_of(html).partition("Solved: ")[2][:40]
     shares = re.findall(r'<td class="num pass">([^<]+)</td>', html)
@@ -266,16 +272,21 @@ def test_a_run_that_has_solved_nothing_yet_is_compared_by_the_definition_of_the_
 def test_the_first_mark_that_has_a_value_decides(tmp_path: Path) -> None:
     engine = writing_engine(tmp_path / "a.db")
     with engine.begin() as connection:
-        given = [("m", {"math": 1.0}), ("m", {"math": 0.0, "the code": 5}), ("c", {"the code": 2}), ("n", {"other": 1})]
+        scores = [
+            ("m", {"math": 1.0}),
+            ("m", {"math": 0.0, "the code": 5}),
+            ("c", {"the code": 2}),
+            ("n", {"other": 1}),
+        ]
         rows = [
             {"group": task, "task": task, "reward": 1.0, "rewards": rewards, "env_success": int(task == "n")}
-            for task, rewards in given
+            for task, rewards in scores
         ]
         run_id = insert_rows(connection, rows)
 
     def solved(*marks: Mark) -> dict[str, int | None]:
-        found = queries.task_results(engine, run_id, "train", (1, 1), marks)
-        return {task: groups[0].solved for task, groups in found.items()}
+        results = queries.task_results(engine, run_id, "train", (1, 1), marks)
+        return {task: groups[0].solved for task, groups in results.items()}
 
     assert solved(Mark("rewards.math", 1.0), Mark('rewards."the code"', 2.0)) == {"m": 1, "c": 1, "n": None}
     assert solved(Mark("env_success", 1.0)) == {"m": 0, "c": 0, "n": 1}
@@ -288,9 +299,9 @@ def test_the_first_mark_that_has_a_value_decides(tmp_path: Path) -> None:
 def test_of_a_long_run_only_the_last_rollouts_are_added_up(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compare_runs_page, "MOST_ROLLOUTS", 30)
     html = text_of(html_of(client, A, B))
-    found = re.search(r"Steps (\d+) to 6\.", html)
-    assert found  # both from the same step on
-    assert found[1] != "1"
+    steps = re.search(r"Steps (\d+) to 6\.", html)
+    assert steps  # both from the same step on
+    assert steps[1] != "1"
     assert "Only the last 50,000 rollouts" in html
 
 
@@ -336,7 +347,9 @@ def test_runs_of_which_nothing_is_stored_are_named(client: TestClient) -> None:
 
 
 def test_a_text_is_one_click_away_and_plain(client: TestClient, path: Path) -> None:
-    (digest,) = {it.hash for it in queries.run_sources(reading_engine(path), [2])[2] if it.kind == SourceKind.CHANGES}
+    (digest,) = {
+        source.hash for source in queries.run_sources(reading_engine(path), [2])[2] if source.kind == SourceKind.CHANGES
+    }
     answer = client.get(f"/sources/{digest}")
     assert answer.text == DIFF
     assert answer.headers["content-type"].startswith("text/plain")
@@ -346,10 +359,10 @@ def test_a_text_is_one_click_away_and_plain(client: TestClient, path: Path) -> N
 
 @given(st.lists(st.sampled_from("abc"), max_size=12), st.lists(st.sampled_from("abc"), max_size=12))
 def test_a_diff_says_how_the_one_text_becomes_the_other(before: list[str], after: list[str]) -> None:
-    lines = run_differences._unified(before, after)
+    lines = run_differences._diff_lines(before, after)
     for gone, number, text in (("added", "before", before), ("removed", "after", after)):
-        shown = [(getattr(line, number), line.text) for line in lines if line.kind not in {gone, "gap"}]
-        assert all(text[at - 1] == value for at, value in shown)
+        numbered_lines = [(getattr(line, number), line.text) for line in lines if line.kind not in {gone, "gap"}]
+        assert all(text[at - 1] == value for at, value in numbered_lines)
     added, removed = (sum(line.kind == kind for line in lines) for kind in ("added", "removed"))
     assert len(before) - removed + added == len(after)
     assert bool(lines) == (before != after)
@@ -359,8 +372,8 @@ def test_a_huge_text_is_compared_as_far_as_that_is_quick() -> None:
     rng = random.Random(0)
     texts = {name: "\n".join(rng.choice("ab{}") for _ in range(60_000)) for name in "xy"}
     sources = [[RunSource(run_id=i, kind=SourceKind.REWARD, name="f", hash=digest)] for i, digest in enumerate("xy")]
-    (found,) = comparisons(sources, texts)
-    (difference,) = found.differences
+    (comparison,) = comparisons(sources, texts)
+    (difference,) = comparison.differences
     assert difference.is_cut
     assert len(difference.lines) <= 600
 
@@ -380,10 +393,10 @@ def test_files_that_the_runs_changed_differently_come_first() -> None:
 
     texts = {"x": "1\t0\ta.py\n2\t2\tb.py\n", "y": "1\t0\ta.py\n3\t2\tb.py\n-\t-\tc d.png\n"}
     trees = working_trees([names(0, "x"), names(1, "y")], texts)
-    assert [[file.name for file in tree.unlike] for tree in trees] == [["b.py"], ["b.py", "c d.png"]]
-    assert [[file.name for file in tree.alike] for tree in trees] == [["a.py"], ["a.py"]]
+    assert [[file.name for file in tree.differing_files] for tree in trees] == [["b.py"], ["b.py", "c d.png"]]
+    assert [[file.name for file in tree.common_files] for tree in trees] == [["a.py"], ["a.py"]]
     (alone,) = working_trees([names(0, "x"), []], texts)
-    assert [file.name for file in alone.unlike] == ["a.py", "b.py"]
+    assert [file.name for file in alone.differing_files] == ["a.py", "b.py"]
 
 
 # --- Curves
@@ -393,7 +406,7 @@ def test_a_value_that_is_missing_breaks_the_line() -> None:
     points = [CurvePoint(step, None if step == 3 else float(step), step, step) for step in range(1, 7)]
     chart = make_chart(["A", "B"], [points, []], Axis.STEP)
     assert chart is not None
-    assert len(chart.series[0].smoothed) == 2
+    assert len(chart.series[0].smooth_parts) == 2
     assert chart.series[0].values == "1 2 - 4 5 6"
     assert chart.series[1].last is None
     assert "B has no value" in chart.label
@@ -405,9 +418,9 @@ def test_every_point_lies_within_the_axes(values: list[float], axis: Axis) -> No
     points = [CurvePoint(i, value, 8 * i, i * 1_000_000) for i, value in enumerate(values)]
     chart = make_chart(["A"], [points], axis)
     assert chart is not None
-    numbers = [float(n) for part in chart.series[0].smoothed for n in re.split("[ ,]", part)]
+    numbers = [float(n) for part in chart.series[0].smooth_parts for n in re.split("[ ,]", part)]
     assert all(-0.01 <= number <= 100.01 for number in numbers)
-    assert 2 <= len(chart.up) <= 12
+    assert 2 <= len(chart.y_ticks) <= 12
     assert all(math.isfinite(float(number)) for number in numbers)
 
 
@@ -415,7 +428,7 @@ def test_the_axis_ends_where_the_longest_curve_does() -> None:
     chart = make_chart(["A"], [[CurvePoint(step, 0.5, 8 * step, step) for step in range(71)]], Axis.STEP)
     assert chart
     assert chart.series[0].places.endswith(" 100.0")
-    assert chart.across == [(0.0, "0"), (28.57, "20"), (57.14, "40"), (85.71, "60 steps")]
+    assert chart.x_ticks == [(0.0, "0"), (28.57, "20"), (57.14, "40"), (85.71, "60 steps")]
 
 
 def test_one_value_is_no_curve() -> None:
@@ -426,9 +439,9 @@ def test_all_curves_are_smoothed_over_as_many_steps() -> None:
     wave = [CurvePoint(step, float(step % 2), step, step) for step in range(1, 61)]
     chart = make_chart(["A", "B"], [wave, wave[:14]], Axis.STEP)
     assert chart
-    long, short = (series.smoothed[0].split(" ") for series in chart.series)
+    long, short = (series.smooth_parts[0].split(" ") for series in chart.series)
     assert long[:13] == short[:13]
-    assert all(series.exact for series in chart.series)
+    assert all(series.exact_parts for series in chart.series)
 
 
 def test_the_first_of_four_runs_is_compared_with_the_others_as_references(tmp_path: Path) -> None:

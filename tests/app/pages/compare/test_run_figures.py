@@ -34,8 +34,8 @@ def fill(engine: Engine) -> None:
         make_run(engine, uid=uid, name=uid, steps=8, seed=i, state=RunState.FINISHED, generations=4)
     row = EvaluationRow
     with engine.begin() as db:
-        other = select(col(Run.id)).where(col(Run.uid) == OTHER).scalar_subquery()
-        db.execute(update(row).where(col(row.run_id) == other).values(task="something else"))
+        other_run = select(col(Run.id)).where(col(Run.uid) == OTHER).scalar_subquery()
+        db.execute(update(row).where(col(row.run_id) == other_run).values(task="something else"))
         db.execute(update(row).where(col(row.run_id) == 2, col(row.task).like("count%")).values(task="only of B"))
 
 
@@ -45,13 +45,17 @@ def test_families_of_tasks_are_compared_by_what_is_solved_of_them() -> None:
         return {task: [GroupResult(4, solved_of_web if family == "web" else 2, 2.0)] for task, family in tasks}
 
     figures = figures_of([run(4), run(0)], [{}, {}], "raw")
-    means = {name: [it and (it.mean, it.is_clear) for it in cells] for name, cells in figures.items() if " in " in name}
+    means = {
+        name: [cell and (cell.mean, cell.is_clear) for cell in cells]
+        for name, cells in figures.items()
+        if " in " in name
+    }
     assert means == {"solved in code/": [(0.5, False)] * 2, "solved in web/": [(1.0, False), (0.0, True)]}
 
 
-def shown(client: TestClient, *runs: str, **asked: Any) -> tuple[dict[str, list[str]], str]:
+def read_figures(client: TestClient, *runs: str, **parameters: Any) -> tuple[dict[str, list[str]], str]:
     """The figures of the page, each with its cells as text, and the whole page as text."""
-    html = client.get("/compare", params={"run": list(runs), **asked}).text
+    html = client.get("/compare", params={"run": list(runs), **parameters}).text
     tables = re.findall(r'<table class="figure-table".*?</table>', html, re.DOTALL)
     lines = re.findall(r'<tr[^>]*>\s*<th scope="row".*?</tr>', "".join(tables), re.DOTALL)
     cells = [[text(cell) for cell in re.findall(r"<t[hd].*?</t[hd]>", line, re.DOTALL)] for line in lines]
@@ -64,21 +68,21 @@ def text(html: str) -> str:
 
 def test_the_error_is_that_of_clusters() -> None:
     values = {"a": [1.0, 1, 0, 1], "b": [0.0, 0, 0], "c": [1.0, 0.5]}
-    found = estimate([(len(it), sum(it)) for it in values.values()])
-    assert found is not None
-    flat = np.array([value for it in values.values() for value in it])
-    off = [sum(value - flat.mean() for value in it) for it in values.values()]
-    wanted = math.sqrt(3 / 2 * sum(it**2 for it in off)) / len(flat)
-    assert found.mean == pytest.approx(flat.mean())
-    assert (found.rollouts, found.groups) == (9, 3)
-    assert found.error == pytest.approx(wanted)
+    group_estimate = estimate([(len(group), sum(group)) for group in values.values()])
+    assert group_estimate is not None
+    flat = np.array([value for group in values.values() for value in group])
+    off = [sum(value - flat.mean() for value in group) for group in values.values()]
+    error = math.sqrt(3 / 2 * sum(group**2 for group in off)) / len(flat)
+    assert group_estimate.mean == pytest.approx(flat.mean())
+    assert (group_estimate.rollouts, group_estimate.groups) == (9, 3)
+    assert group_estimate.error == pytest.approx(error)
 
 
 def test_of_groups_of_one_the_error_is_the_usual_one() -> None:
     values = [0.0, 1.0, 0.5, 0.25, 1.0]
-    found = estimate([(1, value) for value in values])
-    assert found is not None
-    assert found.error == pytest.approx(np.std(values, ddof=1) / math.sqrt(5))
+    value_estimate = estimate([(1, value) for value in values])
+    assert value_estimate is not None
+    assert value_estimate.error == pytest.approx(np.std(values, ddof=1) / math.sqrt(5))
 
 
 def test_equal_rollouts_of_a_group_add_no_certainty() -> None:
@@ -94,9 +98,9 @@ def test_without_rollouts_there_is_no_mean(groups: list[tuple[int, float]]) -> N
 
 
 def test_one_group_has_no_error_and_huge_rewards_do_not_fail() -> None:
-    one = estimate([(4, 2.0)])
-    assert one is not None
-    assert one.error is None
+    lone_estimate = estimate([(4, 2.0)])
+    assert lone_estimate is not None
+    assert lone_estimate.error is None
     huge = estimate([(1, 1e308), (1, -1e308), (1, 1e308)])
     assert huge is not None
     assert not math.isfinite(huge.error or 0.0)
@@ -117,16 +121,16 @@ def test_runs_are_compared_by_the_tasks_that_they_have_in_common() -> None:
 def test_the_last_line_does_not_add_up_different_tasks() -> None:
     table = make_table([groups(a=4), groups(b=4)], 1, "difference", 10)
     assert table.apart == [1]
-    assert table.all.difference is None
-    assert table.all.cells[1] is None
+    assert table.overall.difference is None
+    assert table.overall.cells[1] is None
     assert make_table([groups(a=4, b=4), groups(b=4)], 1, "task", 10).common == 1
 
 
 def test_a_function_is_raw_weighted_or_what_is_left() -> None:
     def mean(part: str, weight: float, *sums: tuple[int, float, float]) -> float | None:
-        groups = [GroupResult(2, 0, 0.0, {"rewards.f": it}) for it in sums]
-        (found,) = figures_of([{"t": groups}], [{"f": weight}], part)["rewards.f"]
-        return found and round(found.mean, 6)
+        groups = [GroupResult(2, 0, 0.0, {"rewards.f": group_sums}) for group_sums in sums]
+        (part_estimate,) = figures_of([{"t": groups}], [{"f": weight}], part)["rewards.f"]
+        return part_estimate and round(part_estimate.mean, 6)
 
     of_two = (2, 1.0, 0.9), (2, 0.0, 0.0)
     assert [mean(part, 2.0, *of_two) for part in ("raw", "weighted", "headroom")] == [0.25, 0.5, 1.3]
@@ -135,51 +139,51 @@ def test_a_function_is_raw_weighted_or_what_is_left() -> None:
 
 
 def test_the_page_has_every_figure_of_the_rollouts(client: TestClient, engine: Engine) -> None:
-    found, page = shown(client, A, B, steps="all")
-    assert list(found)[:2] == ["mean reward", "solved"]
-    assert {"truncated", "errors", "turns", "tokens"} <= set(found)
-    assert re.fullmatch(r"\d+\.\d% ±\d+\.\d%", found["errors"][0])
-    assert set(WEIGHTS) <= set(found)
+    figures, page = read_figures(client, A, B, steps="all")
+    assert list(figures)[:2] == ["mean reward", "solved"]
+    assert {"truncated", "errors", "turns", "tokens"} <= set(figures)
+    assert re.fullmatch(r"\d+\.\d% ±\d+\.\d%", figures["errors"][0])
+    assert set(WEIGHTS) <= set(figures)
     row = EvaluationRow
     of_train = col(row.run_id) == 1, col(row.mode) == "train"
-    wanted = *of_train, col(row.task).not_like("count%"), col(row.turns).is_not(None)
+    conditions = *of_train, col(row.task).not_like("count%"), col(row.turns).is_not(None)
     with engine.connect() as db:
-        turns = db.execute(select(col(row.group), col(row.turns)).where(*wanted)).all()
+        turns = db.execute(select(col(row.group), col(row.turns)).where(*conditions)).all()
     found_in = {group: [n or 0 for name, n in turns if name == group] for group, _ in turns}
     by_group = [(len(of_group), sum(of_group)) for of_group in found_in.values()]
     by_hand = estimate([(n, float(total)) for n, total in by_group])
     assert by_hand is not None
-    assert found["turns"][0] == f"{by_hand.mean:.2f} ±{by_hand.error:.2f}"
-    assert re.fullmatch(r"\d+ \(\d+\)", found["rollouts (groups)"][0])
+    assert figures["turns"][0] == f"{by_hand.mean:.2f} ±{by_hand.error:.2f}"
+    assert re.fullmatch(r"\d+ \(\d+\)", figures["rollouts (groups)"][0])
     assert re.search(r"Over the (\d) tasks that all runs have in common, of [67]\.", page)
 
 
 def test_weighted_means_and_headroom_are_one_choice_away(client: TestClient) -> None:
-    raw, weighted = (shown(client, A, B, part=part)[0]["brevity"][0] for part in ("raw", "weighted"))
+    raw, weighted = (read_figures(client, A, B, part=part)[0]["brevity"][0] for part in ("raw", "weighted"))
     assert float(weighted.split()[0]) == pytest.approx(float(raw.split()[0]) * WEIGHTS["brevity"], abs=1e-3)
-    assert "Left to gain is the highest weighted value" in shown(client, A, B, part="headroom")[1]
+    assert "Left to gain is the highest weighted value" in read_figures(client, A, B, part="headroom")[1]
 
 
 def test_a_run_without_a_task_in_common_is_not_added_up(client: TestClient) -> None:
-    found, page = shown(client, A, OTHER, steps="all")
+    figures, page = read_figures(client, A, OTHER, steps="all")
     assert "B has no task in common with A : the means are over different tasks" in page
-    assert found["mean reward"][2] == "—"
-    assert found["mean reward"][1] != "—", "its own figures are there"
+    assert figures["mean reward"][2] == "—"
+    assert figures["mean reward"][1] != "—", "its own figures are there"
     assert "0 tasks in common" not in page
-    found, page = shown(client, A, B, OTHER, steps="all")
+    figures, page = read_figures(client, A, B, OTHER, steps="all")
     assert "C has no task in common with A" in page
-    assert found["mean reward"][4] == "—" != found["mean reward"][3]
+    assert figures["mean reward"][4] == "—" != figures["mean reward"][3]
 
 
 def test_tasks_of_runs_that_differ_by_their_seed_alone_are_alike() -> None:
     def run(seed: int) -> dict[str, list[GroupResult]]:
         dice = np.random.default_rng(seed)
         wins = {f"task {i}": dice.binomial(8, i / 53, size=10).tolist() for i in range(53)}
-        return {task: [GroupResult(8, it, float(it)) for it in of_task] for task, of_task in wins.items()}
+        return {task: [GroupResult(8, count, float(count)) for count in of_task] for task, of_task in wins.items()}
 
     table = make_table([run(1), run(2)], 1, "difference", 53)
     assert (table.tasks, table.better, table.worse) == (53, 0, 0)
-    assert max(abs(it.difference or 0.0) for it in table.lines) > 0.1
+    assert max(abs(line.difference or 0.0) for line in table.lines) > 0.1
 
 
 def test_what_may_be_chance_has_no_colour_and_the_heads_of_the_runs_no_means(client: TestClient) -> None:
@@ -200,8 +204,8 @@ def test_each_task_has_its_number_and_error(client: TestClient) -> None:
 
 def test_functions_are_summed_over_the_newest_rollouts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("logs_ui.recorder.queries.comparison.WINDOW", 10, raising=False)
-    found = queries.task_results(engine, 1, "train", (0, 99), [])
-    assert 0 < sum(it.sums.get("rewards.format", (0,))[0] for of_task in found.values() for it in of_task) <= 10
+    results = queries.task_results(engine, 1, "train", (0, 99), [])
+    assert 0 < sum(group.sums.get("rewards.format", (0,))[0] for of_task in results.values() for group in of_task) <= 10
 
 
 def test_values_that_no_sum_can_hold_are_left_out(address: Address) -> None:
@@ -211,10 +215,12 @@ def test_values_that_no_sum_can_hold_are_left_out(address: Address) -> None:
                 row.turn("x")
             row.score(rewards={"it": value}, weights={"it": 1.0})
     with disposed(writing_engine(address)) as engine:
-        found = queries.task_results(engine, 1, "train", (0, 99), [])
+        results = queries.task_results(engine, 1, "train", (0, 99), [])
     for part in PARTS:
-        cells = [it for figure in figures_of([found], [{}], part).values() for it in figure if it]
-        assert all(math.isfinite(it.mean) and abs(it.mean) < 1e9 and math.isfinite(it.error or 0) for it in cells)
+        cells = [cell for figure in figures_of([results], [{}], part).values() for cell in figure if cell]
+        assert all(
+            math.isfinite(cell.mean) and abs(cell.mean) < 1e9 and math.isfinite(cell.error or 0) for cell in cells
+        )
 
 
 def test_a_thinned_curve_is_of_all_evaluations(tmp_path: Path) -> None:
@@ -226,7 +232,7 @@ def test_a_thinned_curve_is_of_all_evaluations(tmp_path: Path) -> None:
     with disposed(writing_engine(tmp_path / "runs.db")) as engine:
         points = queries.figure_points(engine, 1, "eval", "truncated", 15)
     assert (len(points), points[0].step, points[-1].step) == (15, 1, 40)
-    assert {(it.step < 12, it.value) for it in points} == {(True, 1.0), (False, 0.5)}
+    assert {(point.step < 12, point.value) for point in points} == {(True, 1.0), (False, 0.5)}
 
 
 def test_rewards_near_the_largest_number_fail_no_page(tmp_path: Path) -> None:
@@ -237,29 +243,33 @@ def test_rewards_near_the_largest_number_fail_no_page(tmp_path: Path) -> None:
                     row.score(rewards={"a": reward})
     client = dashboard(tmp_path / "runs.db")
     runs = [summary.run.uid for summary in queries.all_runs(writing_engine(tmp_path / "runs.db"))]
-    compared = [f"/compare?run={one}&run={other}" for one, other in (runs, runs[::-1])]
-    for address in ("/runs/huge/groups/1", *compared):
+    addresses = [f"/compare?run={first}&run={second}" for first, second in (runs, runs[::-1])]
+    for address in ("/runs/huge/groups/1", *addresses):
         assert client.get(address).status_code == 200, address
 
 
 def test_sums_by_group_are_those_of_the_rows(engine: Engine) -> None:
-    found = queries.task_results(engine, 1, "train", (0, 99), [])
-    sums = [group.sums for of_task in found.values() for group in of_task]
+    results = queries.task_results(engine, 1, "train", (0, 99), [])
+    sums = [group.sums for of_task in results.values() for group in of_task]
     row = EvaluationRow
     with engine.connect() as db:
         columns = (col(row.rewards), col(row.turns), col(row.stop_reason), col(row.status))
         rows = db.execute(select(*columns).where(col(row.run_id) == 1, col(row.mode) == "train")).all()
-    given = [(it.rewards or {}).get("format") for it in rows]
-    assert sum(it["rewards.format"][0] for it in sums if "rewards.format" in it) == sum(it is not None for it in given)
-    assert sum(it["rewards.format"][1] for it in sums if "rewards.format" in it) == pytest.approx(
-        sum(it or 0.0 for it in given)
+    values = [(row.rewards or {}).get("format") for row in rows]
+    assert sum(group_sums["rewards.format"][0] for group_sums in sums if "rewards.format" in group_sums) == sum(
+        group_sums is not None for group_sums in values
     )
-    ended = [it for it in rows if it.status in {"ok", "error"}]
-    assert sum(it["truncated"][0] for it in sums) == len(ended)
-    assert sum(it["truncated"][1] or 0 for it in sums) == sum(it.stop_reason == "length" for it in ended)
-    failed = sum(it.status == "error" for it in rows)
-    assert (failed > 0, sum(it["errors"][0] for it in sums)) == (True, len(ended))
-    assert sum(it["errors"][1] or 0 for it in sums) == failed
+    assert sum(
+        group_sums["rewards.format"][1] for group_sums in sums if "rewards.format" in group_sums
+    ) == pytest.approx(sum(value or 0.0 for value in values))
+    ended = [row for row in rows if row.status in {"ok", "error"}]
+    assert sum(group_sums["truncated"][0] for group_sums in sums) == len(ended)
+    assert sum(group_sums["truncated"][1] or 0 for group_sums in sums) == sum(
+        group_sums.stop_reason == "length" for group_sums in ended
+    )
+    failed = sum(row.status == "error" for row in rows)
+    assert (failed > 0, sum(group_sums["errors"][0] for group_sums in sums)) == (True, len(ended))
+    assert sum(group_sums["errors"][1] or 0 for group_sums in sums) == failed
     assert queries.reward_weights(engine, 1) == WEIGHTS
 
 
@@ -275,7 +285,7 @@ def test_sums_by_group_are_those_of_the_rows(engine: Engine) -> None:
 def test_more_of_a_figure_is_better_or_worse(name: str, part: str, weights: tuple[float, float], tone: str) -> None:
     sides = [ComparedSide(letter, letter, "", "", is_apart=False) for letter in "AB"]
     cells = [Estimate(0.2, 0.01, 80, 10), Estimate(0.8, 0.01, 80, 10, is_clear=True)]
-    of_runs = [{name.removeprefix("rewards."): it} for it in weights]
+    of_runs = [{name.removeprefix("rewards."): weight} for weight in weights]
     (line,) = make_figure_table(sides, {name: cells}, part, of_runs).lines
     assert line.differences[0].tone == f"clear {tone}".strip()
 
@@ -284,4 +294,4 @@ def test_a_function_that_is_called_in_a_place_opens_no_family() -> None:
     sides = [ComparedSide(letter, letter, "", "step:1..2", is_apart=False) for letter in "AB"]
     cells = [Estimate(0.2, 0.01, 80, 10), Estimate(0.8, 0.01, 80, 10, is_clear=True)]
     (line,) = make_figure_table(sides, {"rewards.correct in box": cells}, "raw", [{}, {}]).lines
-    assert [it.address for it in line.values] == [urls.matching(letter, "step:1..2") for letter in "AB"]
+    assert [cell.address for cell in line.values] == [urls.matching(letter, "step:1..2") for letter in "AB"]

@@ -4,7 +4,7 @@ import pytest
 
 from logs_ui.app.pages.compare.run_differences import RunSetting, RunSettings
 from logs_ui.app.pages.compare.run_figures import Estimate
-from logs_ui.app.pages.compare.run_sentences import compared, differing
+from logs_ui.app.pages.compare.run_sentences import compare_run, name_differences
 
 
 def of(mean: float, error: float | None = 0.03, *, is_clear: bool = False) -> Estimate:
@@ -12,7 +12,7 @@ def of(mean: float, error: float | None = 0.03, *, is_clear: bool = False) -> Es
 
 
 @pytest.mark.parametrize(
-    ("figures", "said"),
+    ("figures", "sentence"),
     [
         ({"reward": [of(0.5), of(0.7, 0.04, is_clear=True)]}, "B is better than A: mean reward +0.2 ± 0.05 (steps 1)."),
         (
@@ -29,12 +29,12 @@ def of(mean: float, error: float | None = 0.03, *, is_clear: bool = False) -> Es
     ],
     ids=["better", "more reward, less solved", "alike", "one group", "nothing", "no figures"],
 )
-def test_the_outcome_decides_which_run_is_better(figures: dict[str, list[Estimate | None]], said: str) -> None:
-    assert compared(figures, 1, "B", "steps 1") == said
+def test_the_outcome_decides_which_run_is_better(figures: dict[str, list[Estimate | None]], sentence: str) -> None:
+    assert compare_run(figures, 1, "B", "steps 1") == sentence
 
 
 def test_what_differs_is_named() -> None:
     settings = [RunSetting("beta", ["0", "0.1"]), RunSetting("seed", ["1", "1"])]
-    assert differing(RunSettings(settings, 1, 2), []) == "What differs: beta."
-    assert differing(RunSettings([], 0, 2), []) == "No argument and no source that is stored differs."
-    assert differing(RunSettings([], 0, 0), []) == ""
+    assert name_differences(RunSettings(settings, 1, 2), []) == "What differs: beta."
+    assert name_differences(RunSettings([], 0, 2), []) == "No argument and no source that is stored differs."
+    assert name_differences(RunSettings([], 0, 0), []) == ""

@@ -83,7 +83,7 @@ def test_a_kind_is_looked_for_by_words_that_its_actions_have(name: str, words: s
 
 
 @pytest.mark.parametrize(
-    ("answered", "said"),
+    ("answered", "message"),
     [
         (entry("a", error="TimeoutError: 30 s\nTraceback"), "TimeoutError: 30 s"),
         (entry("a", {"error": "no such file"}), "no such file"),
@@ -95,13 +95,13 @@ def test_a_kind_is_looked_for_by_words_that_its_actions_have(name: str, words: s
         (entry("a"), None),
     ],
 )
-def test_an_error_is_what_was_raised_or_what_the_observation_calls_one(answered: dict[str, Any], said: str) -> None:
-    assert failure(answered) == said
+def test_an_error_is_what_was_raised_or_what_the_observation_calls_one(answered: dict[str, Any], message: str) -> None:
+    assert failure(answered) == message
 
 
 def test_a_sample_is_what_its_rollouts_did() -> None:
     look, fetch = {"tool_name": "look"}, {"tool_name": "fetch", "arguments": {}}
-    found = sampled(
+    sample = sampled(
         [
             Played(
                 1, 0.0, [entry(None, "start", turn=0), *[entry(look, "a wall")] * 3, entry(fetch, {"error": "gone"})]
@@ -110,20 +110,26 @@ def test_a_sample_is_what_its_rollouts_did() -> None:
             Played(3, None, [entry(None, "start", turn=0)]),
         ]
     )
-    assert (found.rollouts, found.actions) == (3, 6)
-    by_name = {kind.name: kind for kind in found.kinds}
-    assert [kind.name for kind in found.kinds] == ["look", "fetch"]
+    assert (sample.rollouts, sample.actions) == (3, 6)
+    by_name = {kind.name: kind for kind in sample.kinds}
+    assert [kind.name for kind in sample.kinds] == ["look", "fetch"]
     assert (by_name["look"].times, by_name["look"].rollouts, by_name["look"].looped_in) == (4, [1, 2], [1])
     assert (by_name["look"].first_in, by_name["look"].last_in, by_name["look"].last_rewards) == ([1], [2], [1.0])
     assert (by_name["fetch"].failed, by_name["fetch"].failed_in, by_name["fetch"].last_in) == (1, [1], [1])
-    assert [(it.text, it.times, it.rollouts, list(it.after)) for it in found.errors] == [("gone", 1, [1], ["fetch"])]
-    assert [(it.text, it.times, it.rollouts) for it in found.repeated] == [("a wall", 2, [1]), ("it", 1, [2])]
+    assert [
+        (observation.text, observation.times, observation.rollouts, list(observation.after))
+        for observation in sample.errors
+    ] == [("gone", 1, [1], ["fetch"])]
+    assert [(observation.text, observation.times, observation.rollouts) for observation in sample.repeated] == [
+        ("a wall", 2, [1]),
+        ("it", 1, [2]),
+    ]
 
 
 def test_errors_that_differ_only_in_numbers_are_one() -> None:
     died = [entry("run", error=f"ContainerDiedError: container {name} exited") for name in ("4f1a", "9c07", "31")]
-    found = sampled([Played(place, 0.0, [it]) for place, it in enumerate(died, 1)])
-    assert [(it.text, it.times, it.rollouts) for it in found.errors] == [
+    sample = sampled([Played(place, 0.0, [episode]) for place, episode in enumerate(died, 1)])
+    assert [(error.text, error.times, error.rollouts) for error in sample.errors] == [
         ("ContainerDiedError: container 4f1a exited", 3, [1, 2, 3])
     ]
 
@@ -135,36 +141,36 @@ def test_tallies_are_of_every_rollout() -> None:
     rows = rows_of(
         8, steps=2, reward=[1, 0, NAN, 1, 1, 0.5, 1, 0], first_action=["a", "a", "a", "b", None, "b", "b", None]
     )
-    found = tallies(rows, Scale(1.0, Success((Mark("reward", 1.0),)), ""), "first_action")
-    assert [(it.value, it.rollouts, it.scored, it.solved) for it in found] == [
+    first_actions = tallies(rows, Scale(1.0, Success((Mark("reward", 1.0),)), ""), "first_action")
+    assert [(tally.value, tally.rollouts, tally.scored, tally.solved) for tally in first_actions] == [
         ("a", 3, 2, 1), ("b", 3, 3, 2), (None, 2, 2, 1)
     ]  # fmt: skip
-    assert [it.mean for it in found] == pytest.approx([0.5, 2.5 / 3, 0.5])
+    assert [tally.mean for tally in first_actions] == pytest.approx([0.5, 2.5 / 3, 0.5])
 
 
 def test_rollouts_that_no_deciding_function_scored_have_a_mean_and_no_share() -> None:
     rows = rows_of(2, steps=1, reward=[0.2, 0.4], parts={"game": [0.2, 0.4]}, first_action=["hit", "hit"])
-    (found,) = tallies(rows, Scale(1.0, Success((Mark("rewards.solved", 1.0),)), ""), "first_action")
-    assert found.mean == pytest.approx(0.3)
-    assert found.scored == 0
+    (tally,) = tallies(rows, Scale(1.0, Success((Mark("rewards.solved", 1.0),)), ""), "first_action")
+    assert tally.mean == pytest.approx(0.3)
+    assert tally.scored == 0
 
 
 def test_habits_are_of_those_rollouts_that_tell() -> None:
     rows = rows_of(4, steps=1, reward=[1, 0, 0, 1], action_streak=[1, 3, 4, NAN], tool_calls=[0, 0, 0, 0])
-    found = {it.habit.id: it for it in habits(rows)}
-    assert set(found) == {"streak"}, "what no column tells is no habit, nor is what no rollout ever does otherwise"
-    assert (found["streak"].rollouts, found["streak"].recorded) == (2, 3)
-    assert (found["streak"].mean, found["streak"].mean_others) == (0.0, 1.0)
+    counts = {count.habit.id: count for count in habits(rows)}
+    assert set(counts) == {"streak"}, "what no column tells is no habit, nor is what no rollout ever does otherwise"
+    assert (counts["streak"].rollouts, counts["streak"].recorded) == (2, 3)
+    assert (counts["streak"].mean, counts["streak"].mean_others) == (0.0, 1.0)
 
 
 def test_loops_are_those_of_the_finding_on_loops() -> None:
     """A streak that was left behind is none; what nothing tells of is not counted."""
     rows = rows_of(5, steps=1, action_streak=[3, 5, 1, 1, NAN], action_tail=[1, 5, 1, 1, NAN],
                    repeats=[0.1, 0.2, 0.8, 0.0, NAN])  # fmt: skip
-    found = {it.habit.id: it for it in habits(rows)}
-    assert [(found[name].rollouts, found[name].recorded) for name in ("streak", "loops")] == [(2, 4), (2, 4)]
-    assert found["loops"].rollouts == looping(rows).sum()
-    assert found["loops"].habit.where == "id:2..3"
+    counts = {count.habit.id: count for count in habits(rows)}
+    assert [(counts[name].rollouts, counts[name].recorded) for name in ("streak", "loops")] == [(2, 4), (2, 4)]
+    assert counts["loops"].rollouts == looping(rows).sum()
+    assert counts["loops"].habit.where == "id:2..3"
 
 
 @pytest.mark.parametrize(
@@ -197,8 +203,8 @@ def test_an_action_is_written_as_a_person_would(action: Any, written: str) -> No
 def test_one_call_in_several_forms_is_one_line() -> None:
     """A server's call and a parsed one differ in the order of their keys and in metadata."""
     forms = [{"name": "submit", "arguments": {}}, {"arguments": {}, "name": "submit", "metadata": {}}]
-    found = {facts([], [entry(form)], [], None)["last_action"] for form in forms}
-    assert found == {"submit"}
+    last_actions = {facts([], [entry(form)], [], None)["last_action"] for form in forms}
+    assert last_actions == {"submit"}
     (kind,) = sampled([Played(n, 0.0, [entry(form)]) for n, form in enumerate(forms)]).kinds
     assert (kind.name, dict(kind.values)) == ("submit", {"submit": 2})
 
@@ -217,12 +223,12 @@ def fill(engine: Engine) -> None:
     make_run(engine, uid=SILENT, steps=3, state=RunState.FINISHED, seed=1)
     run_id, silent = (queries.find_run(engine, uid).id or 0 for uid in (RUN, SILENT))
     of_silent = select(col(EvaluationRow.id)).where(col(EvaluationRow.run_id) == silent)
-    rollouts = [it for chunk in queries.rollouts(engine, run_id, RolloutFilter()) for it in chunk]
+    rollouts = [rollout for chunk in queries.rollouts(engine, run_id, RolloutFilter()) for rollout in chunk]
     with engine.begin() as db:
         db.execute(delete(RolloutPayload).where(col(RolloutPayload.row_id).in_(of_silent)))
-        for it in rollouts:
-            known = facts(it.messages, it.actions, [], it.tokens)
-            db.execute(update(EvaluationRow).where(col(EvaluationRow.id) == it.row.id).values(**known))
+        for rollout in rollouts:
+            columns = facts(rollout.messages, rollout.actions, [], rollout.tokens)
+            db.execute(update(EvaluationRow).where(col(EvaluationRow.id) == rollout.row.id).values(**columns))
 
 
 def page(client: TestClient, uid: str = RUN, query: str = "") -> Any:
@@ -231,7 +237,7 @@ def page(client: TestClient, uid: str = RUN, query: str = "") -> Any:
 
 
 @pytest.mark.parametrize("query", cases(["", "?steps=all"], 1))
-@pytest.mark.parametrize("which", ["firsts", "lasts"])
+@pytest.mark.parametrize("which", ["first_actions", "last_actions"])
 def test_each_first_and_last_action_leads_to_exactly_its_rollouts(
     client: TestClient, engine: Engine, which: str, query: str
 ) -> None:
@@ -242,36 +248,46 @@ def test_each_first_and_last_action_leads_to_exactly_its_rollouts(
 
 def test_each_habit_leads_to_exactly_its_rollouts(client: TestClient, engine: Engine) -> None:
     habits = page(client).habits
-    assert {"never act", "have a call that raised"} <= {found.habit.name for found, _ in habits}
-    assert [rollouts_at(engine, address) for _, address in habits] == [found.rollouts for found, _ in habits]
+    assert {"never act", "have a call that raised"} <= {habit_count.habit.name for habit_count, _ in habits}
+    assert [rollouts_at(engine, address) for _, address in habits] == [
+        habit_count.rollouts for habit_count, _ in habits
+    ]
 
 
 def test_an_action_with_an_error_is_the_same_in_the_tile_and_in_the_table(tmp_path: Path) -> None:
     record_coding(tmp_path / "a.db")
     with dashboard(tmp_path / "a.db") as client:
-        shown = page(client, "latest", "?wait=1")
-    tiles = {it.title: it for it in shown.tiles}
-    assert (tiles["Actions with an error"].text, tiles["Actions with an error"].rest) == (
+        shown_page = page(client, "latest", "?wait=1")
+    tiles = {tile.title: tile for tile in shown_page.tiles}
+    assert (tiles["Actions with an error"].text, tiles["Actions with an error"].remark) == (
         "15%", "12 of 80, newest 2 rollouts",
     )  # fmt: skip
-    assert sum(line.kind.failed for line in shown.sampled.kinds) == 12
+    assert sum(line.kind.failed for line in shown_page.sampled_actions.kinds) == 12
 
 
 def test_the_sample_is_of_the_newest_rollouts_and_its_numbers_lead_to_them(client: TestClient, engine: Engine) -> None:
-    shown = page(client, RUN, "?steps=all")
-    assert (shown.sampled.sample.rollouts, len(shown.sampled.kinds)) == (200, len(COMMANDS))
-    for line in shown.sampled.kinds:
-        for it in (line.rollouts, line.first_in, line.last_in, line.failed_in, line.looped_in):
-            assert it.address is None or rollouts_at(engine, it.address) == min(it.count, 60)
+    shown_page = page(client, RUN, "?steps=all")
+    assert (shown_page.sampled_actions.sample.rollouts, len(shown_page.sampled_actions.kinds)) == (200, len(COMMANDS))
+    for line in shown_page.sampled_actions.kinds:
+        for linked in (line.rollouts, line.first_in, line.last_in, line.failed_in, line.looped_in):
+            assert linked.address is None or rollouts_at(engine, linked.address) == min(linked.count, 60)
         assert page_of(client, line.address).found.count.value >= 1, line.kind.name
-    (late,) = [it for it in shown.sampled.errors if "TimeoutError: the environment did not answer" in it.seen.text]
-    assert late.after[0].startswith("command: ")
+    (late,) = [
+        error
+        for error in shown_page.sampled_actions.errors
+        if "TimeoutError: the environment did not answer" in error.observation.text
+    ]
+    assert late.kinds_before[0].startswith("command: ")
 
 
 def test_the_template_shows_what_it_is_given_and_how_to_get_what_is_missing(client: TestClient) -> None:
     html = flat(client.get(f"/runs/{RUN}/why/actions?steps=all").text)
-    shown = page(client, RUN, "?steps=all")
-    for address in (shown.firsts.lines[0].address, shown.habits[0][1], shown.sampled.kinds[0].rollouts.address):
+    shown_page = page(client, RUN, "?steps=all")
+    for address in (
+        shown_page.first_actions.lines[0].address,
+        shown_page.habits[0][1],
+        shown_page.sampled_actions.kinds[0].rollouts.address,
+    ):
         assert f'<a href="{escape(address)}"' in html
     assert re.search(r"[\d,]+ actions of the newest 200 rollouts of steps 1\u201340", html)
     assert "TimeoutError: the environment did not answer within 30 s" in html

@@ -12,14 +12,14 @@ from tests.support.dashboard import dashboard
 
 
 @pytest.mark.parametrize(
-    ("completion", "named", "said"),
+    ("completion", "names", "sentence"),
     [
         ([4, 5, 6], ["repeated_prompt"], "The completion ids begin with the prompt (2 rollouts)"),
         ([6, 7], [], "No rollout differs in what was compared"),
     ],
 )
 def test_findings_and_checks_are_listed(
-    db: Path, monkeypatch: pytest.MonkeyPatch, completion: list[int], named: list[str], said: str
+    db: Path, monkeypatch: pytest.MonkeyPatch, completion: list[int], names: list[str], sentence: str
 ) -> None:
     with start_run(db=db) as run:
         for _ in range(2):
@@ -38,8 +38,8 @@ def test_findings_and_checks_are_listed(
         text = client.get(f"/runs/{run.id}/why/audit").text
     (page,) = pages
     assert isinstance(page, why_audit.WhyAuditPage)
-    assert [(it.id, it.first, [row for row, _ in first]) for it, _, first in page.findings] == [
-        (name, (1, 2), [1, 2]) for name in named
+    assert [(finding.id, finding.first, [row for row, _ in first]) for finding, _, first in page.findings] == [
+        (name, (1, 2), [1, 2]) for name in names
     ]
-    assert said in text
+    assert sentence in text
     assert "not recorded: token ids of the generations" in text

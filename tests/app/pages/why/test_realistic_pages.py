@@ -67,38 +67,39 @@ def page(db: Path, address: str) -> tuple[str, list[Table]]:
     return read(answer.text)
 
 
-def of_run(found: Recorded, *parts: str, **given: str) -> tuple[str, list[Table]]:
+def of_run(recording: Recorded, *parts: str, **parameters: str) -> tuple[str, list[Table]]:
     """Return text and tables of a page about a run's diagnosis."""
-    _client(found.db).get(urls.why(found.truth.run, wait="1"))  # the first request may only say that it is computed
-    return page(found.db, urls.why(found.truth.run, *parts, **given))
+    # The first request may only say that it is computed.
+    _client(recording.db).get(urls.why(recording.truth.run, wait="1"))
+    return page(recording.db, urls.why(recording.truth.run, *parts, **parameters))
 
 
 def number(text: str) -> float | None:
     """Return the number that a cell begins with; None for a dash or a word. `<1%` is 0.5%."""
-    found = re.match(r"(<|>)?([+\u2212-]?[\d,]*\.?\d+(?:e[+\u2212-]?\d+)?)(k?)(%?)", text.strip())
-    if not found:
+    match = re.match(r"(<|>)?([+\u2212-]?[\d,]*\.?\d+(?:e[+\u2212-]?\d+)?)(k?)(%?)", text.strip())
+    if not match:
         return None
-    value = float(found[2].replace(",", "").replace("\u2212", "-")) * (1000 if found[3] else 1)
-    value += {"<": -0.5, ">": 0.5}.get(found[1] or "", 0.0)
-    return value / 100 if found[4] else value
+    value = float(match[2].replace(",", "").replace("\u2212", "-")) * (1000 if match[3] else 1)
+    value += {"<": -0.5, ">": 0.5}.get(match[1] or "", 0.0)
+    return value / 100 if match[4] else value
 
 
 def is_near(cell: str, truth: float | None, least: float = 0.0051) -> bool:
     """Return True if a cell shows the number, as far as its digits go. None is a cell without a number."""
-    shown = number(cell)
-    if truth is None or shown is None:
-        return truth is None and shown is None
-    return abs(shown - truth) <= max(least, 0.006 * abs(truth), 51.0 if cell.endswith("k") else 0.0)
+    shown_number = number(cell)
+    if truth is None or shown_number is None:
+        return truth is None and shown_number is None
+    return abs(shown_number - truth) <= max(least, 0.006 * abs(truth), 51.0 if cell.endswith("k") else 0.0)
 
 
 def pass_at(rollouts: Iterable[Mapping[str, Any]], k: int) -> float | None:
     """Return the probability that one of k rollouts of a group solves it, mean over groups of k or more."""
-    found = []
+    chances = []
     for group in by("group", tried(rollouts)).values():
-        won = sum(it["solved"] for it in group)
+        won = sum(rollout["solved"] for rollout in group)
         if len(group) >= k:
-            found.append(1 - math.comb(len(group) - won, k) / math.comb(len(group), k))
-    return mean(found)
+            chances.append(1 - math.comb(len(group) - won, k) / math.comb(len(group), k))
+    return mean(chances)
 
 
 # --- Why
@@ -106,19 +107,23 @@ def pass_at(rollouts: Iterable[Mapping[str, Any]], k: int) -> float | None:
 
 @of(RUNS, 3)
 def test_why_tells_the_loss_and_splits_it_truly(run: Realistic) -> None:
-    found = recorded(run.id)
-    text, tables = of_run(found)
-    steps = found.diagnosed.report.steps
+    recording = recorded(run.id)
+    text, tables = of_run(recording)
+    steps = recording.diagnosed.report.steps
     assert steps is not None
-    assert f"{len(found.last_steps):,} rollouts" in text
-    given = [it["reward"] or 0.0 for it in found.last_steps]
+    assert f"{len(recording.last_steps):,} rollouts" in text
+    rewards = [rollout["reward"] or 0.0 for rollout in recording.last_steps]
     fall = next(with_columns(tables, "Cause", "Reward", "Rollouts")).by_name()
     best = next(row for name, row in fall.items() if name.startswith("Best"))
     top = number(best[2]) or 0.0
     end = next(row for name, row in fall.items() if name.startswith("Mean reward"))
-    assert is_near(end[2], fmean(given)), end
-    assert is_near(end[-1], len(given)), end
-    lost = [it for it in found.last_steps if (it["reward"] or 0.0) < found.diagnosed.report.fall.best - SAME]
+    assert is_near(end[2], fmean(rewards)), end
+    assert is_near(end[-1], len(rewards)), end
+    lost = [
+        rollout
+        for rollout in recording.last_steps
+        if (rollout["reward"] or 0.0) < recording.diagnosed.report.fall.best - SAME
+    ]
     counted = Counter(map(cause_of, lost))
     parts = {
         name.casefold(): row for name, row in fall.items() if not name.startswith(("Cause", "Best", "Mean", "Above"))
@@ -126,7 +131,7 @@ def test_why_tells_the_loss_and_splits_it_truly(run: Realistic) -> None:
     assert len(parts) == len(counted), list(parts)
     for cause, rollouts in counted.items():
         row = next(row for name, row in parts.items() if name.startswith(ENDS[cause]))
-        share = sum(top - (it["reward"] or 0.0) for it in lost if cause_of(it) == cause) / len(given)
+        share = sum(top - (rollout["reward"] or 0.0) for rollout in lost if cause_of(rollout) == cause) / len(rewards)
         assert is_near(row[-1], rollouts), row
         assert is_near(row[2], -share, 0.006), (row, share)
 
@@ -134,53 +139,55 @@ def test_why_tells_the_loss_and_splits_it_truly(run: Realistic) -> None:
 @of([run for run in RUNS if run.expected], 3)
 def test_the_headline_says_a_true_share(run: Realistic) -> None:
     """Of the loss, or of the rollouts, if it is no cause of a loss."""
-    found = recorded(run.id)
-    text, rows = of_run(found)[0].replace("\n", " "), found.last_steps
-    said = re.search(r"([\d.]+) lost per rollout", text)
-    assert said is not None
-    best = found.diagnosed.report.fall.best
-    lost = fmean(max(best - (it["reward"] or 0.0), 0.0) for it in rows)
-    assert is_near(said[1], lost, 0.0006)
+    recording = recorded(run.id)
+    text, rows = of_run(recording)[0].replace("\n", " "), recording.last_steps
+    match = re.search(r"([\d.]+) lost per rollout", text)
+    assert match is not None
+    best = recording.diagnosed.report.fall.best
+    lost = fmean(max(best - (rollout["reward"] or 0.0), 0.0) for rollout in rows)
+    assert is_near(match[1], lost, 0.0006)
     if part := re.search(r"\u2212([\d.]+) ([<>\d]+%) of the lost reward", text):
-        assert is_near(part[2], (number(part[1]) or 0.0) / lost), said[0]
+        assert is_near(part[2], (number(part[1]) or 0.0) / lost), match[0]
         assert (number(part[1]) or 0.0) <= 1.002 * lost + 0.0006
     else:
-        share = re.search(r"\n([<>\d]+%) of rollouts\n", of_run(found)[0])
+        share = re.search(r"\n([<>\d]+%) of rollouts\n", of_run(recording)[0])
         assert share is not None
         concerned = {
-            "staleness": sum((it["staleness"] or 0) >= 4 for it in rows),
+            "staleness": sum((rollout["staleness"] or 0) >= 4 for rollout in rows),
             "inconsistent": len(twins(rows)[1]),
         }.get(run.expected or "", len(rows))
-        assert is_near(share[1], concerned / len(rows)), said[0]
+        assert is_near(share[1], concerned / len(rows)), match[0]
 
 
 @of([run for run in RUNS if not run.expected and run.kind != "judge"], 2)
 def test_the_verdict_on_a_healthy_run_is_true(run: Realistic) -> None:
     """What is solved, in the last steps, or within the tasks that the first steps and the last have in common."""
-    found = recorded(run.id)
-    said = found.diagnosed.report.verdict.said
-    assert said in of_run(found)[0]
-    shown = re.fullmatch(
+    recording = recorded(run.id)
+    sentence = recording.diagnosed.report.verdict.said
+    assert sentence in of_run(recording)[0]
+    match = re.fullmatch(
         r"Healthy[\w, ]*: solved (\d+%)(?:, mean reward (\S+))?"
         r"(?: \u2192 (\S+) \(steps 1\u2013(\d+) against (\d+)\u2013\d+(.*)\))?",
-        said,
+        sentence,
     )
-    assert shown is not None, said
-    figure = "reward" if shown[2] else "solved"
-    if shown[2] or not shown[3]:
-        assert is_near(shown[1], fmean(it["solved"] for it in tried(found.last_steps)))
-    if not shown[3]:
+    assert match is not None, sentence
+    figure = "reward" if match[2] else "solved"
+    if match[2] or not match[3]:
+        assert is_near(match[1], fmean(rollout["solved"] for rollout in tried(recording.last_steps)))
+    if not match[3]:
         return
-    first, last = int(shown[4]), int(shown[5])
+    first, last = int(match[4]), int(match[5])
     sides = [
-        tried(it for it in found.truth.rollouts if it["step"] <= first),
-        tried(it for it in found.truth.rollouts if it["step"] >= last),
+        tried(rollout for rollout in recording.truth.rollouts if rollout["step"] <= first),
+        tried(rollout for rollout in recording.truth.rollouts if rollout["step"] >= last),
     ]
-    strata = [by("task", side) if shown[6] else {"": side} for side in sides]
+    strata = [by("task", side) if match[6] else {"": side} for side in sides]
     weights = {name: len(a) * len(b) / (len(a) + len(b)) for name, a in strata[0].items() if (b := strata[1].get(name))}
-    for cell, side in zip((shown[2] or shown[1], shown[3]), strata, strict=True):
-        means = {name: fmean(it[figure] for it in side[name]) for name in weights}
-        assert is_near(cell, sum(weights[name] * it for name, it in means.items()) / sum(weights.values())), said
+    for cell, side in zip((match[2] or match[1], match[3]), strata, strict=True):
+        means = {name: fmean(rollout[figure] for rollout in side[name]) for name in weights}
+        assert is_near(cell, sum(weights[name] * average for name, average in means.items()) / sum(weights.values())), (
+            sentence
+        )
 
 
 def section(text: str, heading: str) -> str:
@@ -192,31 +199,37 @@ def section(text: str, heading: str) -> str:
 
 def share_of_both(rollouts: Sequence[Mapping[str, Any]], last: int) -> float:
     """Return the share of the first steps' rollouts, or of the last steps', that is of tasks of both: the lower one."""
-    steps = sorted({it["step"] for it in rollouts})
+    steps = sorted({rollout["step"] for rollout in rollouts})
     count = last if 2 * last <= len(steps) else len(steps) // 3
-    sides = [[it["task"] for it in rollouts if it["step"] in own] for own in (steps[:count], steps[-count:])]
+    sides = [
+        [rollout["task"] for rollout in rollouts if rollout["step"] in side_steps]
+        for side_steps in (steps[:count], steps[-count:])
+    ]
     return min(fmean(task in of_other for task in side) for side, of_other in zip(sides, sides[::-1], strict=True))
 
 
 @of(RUNS, 3)
 def test_nothing_is_below_its_threshold_that_was_not_looked_at(run: Realistic) -> None:
-    found = recorded(run.id)
-    truth, fine = found.truth, section(of_run(found)[0], "no finding")
+    recording = recorded(run.id)
+    truth, fine = recording.truth, section(of_run(recording)[0], "no finding")
     assert "Truncation" in fine or run.expected == "truncation", "the section was found"
     unseen: list[str] = []
-    if not any(it["actions"] for it in truth.rollouts):
+    if not any(rollout["actions"] for rollout in truth.rollouts):
         unseen += LOOKS_AT_ACTIONS
     attempts = [len(tried(mine)) for mine in by("task", truth.rollouts).values()]
     if run.kind == "judge" or max(attempts) < ATTEMPTS:
         unseen += LOOKS_AT_TASKS[: 1 if run.kind == "web" else 2]  # its families are looked at
-    if run.kind != "web" and share_of_both(truth.rollouts, len({it["step"] for it in found.last_steps})) < 0.5:
+    if (
+        run.kind != "web"
+        and share_of_both(truth.rollouts, len({rollout["step"] for rollout in recording.last_steps})) < 0.5
+    ):
         unseen += ["Task mix"]
     if len(truth.weights) < 2:
         unseen += ["Reward functions", "Suspected hacking"]
     if run.kind not in {"web", "shaped", "mix"}:
         unseen += ["Environment/reward disagreement"]
-    said = [name for name in unseen if re.search(rf"(?m)^{re.escape(name)}\b", fine)]
-    assert not said
+    wrong_names = [name for name in unseen if re.search(rf"(?m)^{re.escape(name)}\b", fine)]
+    assert not wrong_names
 
 
 @of(RUNS, 3)
@@ -232,8 +245,8 @@ def test_what_is_called_not_recorded_is_not_recorded(run: Realistic) -> None:
 
 @of(WITH_OUTCOME)
 def test_the_table_of_tasks_is_true(run: Realistic) -> None:
-    found = recorded(run.id)
-    truth, (_, tables) = found.truth, of_run(found, "tasks")
+    recording = recorded(run.id)
+    truth, (_, tables) = recording.truth, of_run(recording, "tasks")
     table = next(with_columns(tables, "Task", "Attempts", "Solved", "pass@1"))
     lines = {name: row for name, row in table.by_name().items() if name != "Task"}
     tasks = by("task", truth.rollouts)
@@ -246,8 +259,8 @@ def test_the_table_of_tasks_is_true(run: Realistic) -> None:
     for name, row in lines.items():
         mine = tried(tasks[name])
         assert is_near(row[place["Attempts"]], len(mine)), (name, row)
-        assert is_near(row[place["Mean"]], mean(it["reward"] for it in mine)), (name, row)
-        assert is_near(row[place["Solved"]], mean(it["solved"] for it in mine)), (name, row)
+        assert is_near(row[place["Mean"]], mean(rollout["reward"] for rollout in mine)), (name, row)
+        assert is_near(row[place["Solved"]], mean(rollout["solved"] for rollout in mine)), (name, row)
         assert is_near(row[place["pass@1"]], pass_at(mine, 1)), (name, row)
         assert is_near(row[wide], pass_at(mine, k)), (name, row)
         assert row[place["Status"]].startswith(STATUS[label_of(tasks[name])]), (name, row)
@@ -258,17 +271,17 @@ def test_the_table_of_tasks_is_true(run: Realistic) -> None:
 
 @of(RUNS, 3)
 def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
-    found = recorded(run.id)
-    text, tables = of_run(found, "rewards")
+    recording = recorded(run.id)
+    text, tables = of_run(recording, "rewards")
     table = next(with_columns(tables, "Function", "Weight", "Raw mean"))
-    lines, rows = table.by_name(), [it for it in found.last_steps if it["values"] is not None]
+    lines, rows = table.by_name(), [rollout for rollout in recording.last_steps if rollout["values"] is not None]
     place = {
         name: table.column(name) or 0
         for name in ("Weight", "Raw mean", "Weighted mean", "Variance share", "To gain", "None or NaN")
     }
-    shares, rooms = variance_shares(found.truth, found.last_steps), dict[str, float]()
-    for name, weight in found.truth.weights.items():
-        row, values = lines[name], [it["values"][name] for it in rows]
+    shares, rooms = variance_shares(recording.truth, recording.last_steps), dict[str, float]()
+    for name, weight in recording.truth.weights.items():
+        row, values = lines[name], [rollout["values"][name] for rollout in rows]
         raw = mean(values)
         assert is_near(row[place["Weight"]], weight)
         assert is_near(row[place["Raw mean"]], raw, 0.0006), (row, raw)
@@ -276,24 +289,26 @@ def test_the_table_of_reward_functions_is_true(run: Realistic) -> None:
         if None not in values:
             assert is_near(row[place["Weighted mean"]], (raw or 0.0) * weight, 0.0006), row
         assert is_near(row[place["Variance share"]], shares[name], 0.011), (row, shares[name])
-        given = {it["values"][name] for it in found.truth.rollouts if it["values"] is not None} - {None}
-        rooms[name] = (max(0.0, *given) - (raw or 0.0)) * weight
+        values_seen = {
+            rollout["values"][name] for rollout in recording.truth.rollouts if rollout["values"] is not None
+        } - {None}
+        rooms[name] = (max(0.0, *values_seen) - (raw or 0.0)) * weight
         assert is_near(row[place["To gain"]], rooms[name], 0.0006), (row, "a constant shows no room")
-    if told := re.search(r"(\w+) explains [^;\n]*?(?:; (\w+)| and) has most left to gain", text):
-        assert shares[told[1]] == max(shares.values()), told[0]
-        assert rooms[told[2] or told[1]] == max(rooms.values()), told[0]
-    assert is_near(lines["reward"][place["Weighted mean"]], mean(it["reward"] for it in rows), 0.0006)
+    if match := re.search(r"(\w+) explains [^;\n]*?(?:; (\w+)| and) has most left to gain", text):
+        assert shares[match[1]] == max(shares.values()), match[0]
+        assert rooms[match[2] or match[1]] == max(rooms.values()), match[0]
+    assert is_near(lines["reward"][place["Weighted mean"]], mean(rollout["reward"] for rollout in rows), 0.0006)
 
 
 def variance_shares(truth: Truth, rollouts: Iterable[Mapping[str, Any]]) -> dict[str, float]:
     """Return Cov(part, R) / Var(R) within groups, over the rollouts with a reward; a missing part counts as 0."""
     sums, whole = dict.fromkeys(truth.weights, 0.0), 0.0
     for group in by("group", tried(rollouts)).values():
-        rewards = [it["reward"] for it in group]
+        rewards = [rollout["reward"] for rollout in group]
         centre = fmean(rewards)
         whole += sum((reward - centre) ** 2 for reward in rewards)
         for name, weight in truth.weights.items():
-            parts = [(it["values"][name] or 0.0) * weight for it in group]
+            parts = [(rollout["values"][name] or 0.0) * weight for rollout in group]
             sums[name] += sum(
                 (part - fmean(parts)) * (reward - centre) for part, reward in zip(parts, rewards, strict=True)
             )
@@ -305,37 +320,37 @@ def variance_shares(truth: Truth, rollouts: Iterable[Mapping[str, Any]]) -> dict
 
 @of([run for run in RUNS if run.kind in {"coding", "tools", "web", "shaped"}])
 def test_the_page_of_actions_is_true(run: Realistic) -> None:
-    found = recorded(run.id)
-    rows = found.last_steps
-    text, tables = of_run(found, "actions")
+    recording = recorded(run.id)
+    rows = recording.last_steps
+    text, tables = of_run(recording, "actions")
     assert f"{len(rows):,} of {len(rows):,}" in text, "all act"
     assert re.search(r"Actions per rollout ([\d.]+)", text.replace("\n", " "))
     per_rollout = re.search(r"Actions per rollout ([\d.]+)", text.replace("\n", " "))
     assert per_rollout
-    assert is_near(per_rollout[1], fmean(it["actions"] for it in rows), 0.06)
+    assert is_near(per_rollout[1], fmean(rollout["actions"] for rollout in rows), 0.06)
     behaviour = next(with_columns(tables, "Rollouts that", "Mean reward")).by_name()
     counts = {
         "never act": 0,
-        "have a call that raised": sum(it["errored"] for it in rows),
+        "have a call that raised": sum(rollout["errored"] for rollout in rows),
         # who acts by calling tools may end with an answer that calls none
-        "answer without an action": sum(it["fallbacks"] > 0 for it in rows),
-        "repeat an action 3 times in a row": sum(it["streak"] >= 3 for it in rows),
+        "answer without an action": sum(rollout["fallbacks"] > 0 for rollout in rows),
+        "repeat an action 3 times in a row": sum(rollout["streak"] >= 3 for rollout in rows),
     }
     for name, count in counts.items():
-        said = next((row for head, row in behaviour.items() if head.startswith(name)), None)
-        assert said is not None, (name, list(behaviour))
-        assert is_near(said[1], count), (name, said, count)
+        row = next((row for head, row in behaviour.items() if head.startswith(name)), None)
+        assert row is not None, (name, list(behaviour))
+        assert is_near(row[1], count), (name, row, count)
 
 
 @of([run for run in RUNS if run.kind in {"coding", "tools", "shaped"}])
 def test_solved_after_an_action_is_true(run: Realistic) -> None:
-    found = recorded(run.id)
-    _, tables = of_run(found, "actions")
+    recording = recorded(run.id)
+    _, tables = of_run(recording, "actions")
     last = list(with_columns(tables, "Action", "Rollouts", "Solved"))[-1]
     row = next(row for row in last.rows if re.search(r"submit|serve", row[0]))
-    ended = [it for it in found.last_steps if it["done"]]
+    ended = [rollout for rollout in recording.last_steps if rollout["done"]]
     assert is_near(row[1], len(ended))
-    assert is_near(row[-1], fmean(it["solved"] for it in ended)), row
+    assert is_near(row[-1], fmean(rollout["solved"] for rollout in ended)), row
 
 
 # --- Used in training
@@ -343,33 +358,36 @@ def test_solved_after_an_action_is_true(run: Realistic) -> None:
 
 @of(RUNS, 3)
 def test_the_use_of_rollouts_is_true(run: Realistic) -> None:
-    found = recorded(run.id)
-    rows = found.last_steps
-    text, tables = of_run(found, "trained")
+    recording = recorded(run.id)
+    rows = recording.last_steps
+    text, tables = of_run(recording, "trained")
     dead = {name: is_dead(group) for name, group in by("group", rows).items()}
-    used = [it for it in rows if it["advantage"] and not dead[it["group"]] and not it["dropped"]]
+    used = [
+        rollout for rollout in rows if rollout["advantage"] and not dead[rollout["group"]] and not rollout["dropped"]
+    ]
     assert f"{len(used):,} of {len(rows):,} rollouts" in text
     lines = next(with_columns(tables, "Outcome", "Rollouts", "Tokens")).by_name()
-    said = {name.casefold(): number(row[1]) for name, row in lines.items() if name != "Outcome"}
-    errored, stale = [it for it in rows if it["errored"]], [it for it in rows if it["dropped"]]
-    unscored = [it for it in rows if it["values"] is not None and it["reward"] is None]
-    assert said.pop(next(name for name in said if name.startswith("trained"))) == len(used)
+    counts = {name.casefold(): number(row[1]) for name, row in lines.items() if name != "Outcome"}
+    errored = [rollout for rollout in rows if rollout["errored"]]
+    stale = [rollout for rollout in rows if rollout["dropped"]]
+    unscored = [rollout for rollout in rows if rollout["values"] is not None and rollout["reward"] is None]
+    assert counts.pop(next(name for name in counts if name.startswith("trained"))) == len(used)
     for some, words in (
         (errored, "error|failed|raised"),
         (stale, "stale"),
         (unscored, "no reward|no valid|unscor|none"),
     ):
-        found_of = [name for name in said if re.search(words, name) and some]
-        assert len(found_of) == bool(some), (words, said)
-        assert not some or said.pop(found_of[0]) == len(some)
-    in_dead = [it for it in tried(rows) if dead[it["group"]]]
+        matching_names = [name for name in counts if re.search(words, name) and some]
+        assert len(matching_names) == bool(some), (words, counts)
+        assert not some or counts.pop(matching_names[0]) == len(some)
+    in_dead = [rollout for rollout in tried(rows) if dead[rollout["group"]]]
     if run.kind != "judge":
         for solved, words in ((True, "solved"), (False, "not solved|failed")):
-            count = sum(it["solved"] is solved for it in in_dead)
-            names = [name for name in said if re.search(words, name) and ("not" in name) is not solved]
-            assert sum(said.pop(name) or 0 for name in names) == count, (words, said, count)
-    zero = sum(it["advantage"] == 0 and not dead[it["group"]] for it in rows)
-    assert sum(value or 0 for value in said.values()) - zero in {0, len(in_dead)}, said
+            count = sum(rollout["solved"] is solved for rollout in in_dead)
+            names = [name for name in counts if re.search(words, name) and ("not" in name) is not solved]
+            assert sum(counts.pop(name) or 0 for name in names) == count, (words, counts, count)
+    zero = sum(rollout["advantage"] == 0 and not dead[rollout["group"]] for rollout in rows)
+    assert sum(value or 0 for value in counts.values()) - zero in {0, len(in_dead)}, counts
     assert "run ended before" not in text, "all that had not failed was scored"
     assert "disabled" not in text, "the arguments say nothing of masks"
 
@@ -379,11 +397,11 @@ def test_the_use_of_rollouts_is_true(run: Realistic) -> None:
 
 @of(RUNS, 3)
 def test_the_tiles_of_the_overview_are_true(run: Realistic) -> None:
-    found = recorded(run.id)
+    recording = recorded(run.id)
     poll = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": "div#overview"}  # waits for the diagnosis
-    text, _ = read(_client(found.db).get(urls.overview(found.truth.run), headers=poll).text)
-    last = max(it["step"] for it in found.truth.rollouts)
-    rows = [it for it in found.truth.rollouts if it["step"] > last - 10]
+    text, _ = read(_client(recording.db).get(urls.overview(recording.truth.run), headers=poll).text)
+    last = max(rollout["step"] for rollout in recording.truth.rollouts)
+    rows = [rollout for rollout in recording.truth.rollouts if rollout["step"] > last - 10]
     assert f"steps {last - 9}\u2013{last}" in text
     flat = text.replace("\n", " ")
 
@@ -393,52 +411,52 @@ def test_the_tiles_of_the_overview_are_true(run: Realistic) -> None:
         return str(values[-1])  # the tiles are the last above the charts
 
     groups = [group for group in by("group", rows).values() if len(tried(group)) > 1]
-    assert is_near(tile("Mean reward"), mean(it["reward"] for it in rows), 0.0006)
-    for name, share in (("Truncated", fmean(it["truncated"] for it in rows)),
+    assert is_near(tile("Mean reward"), mean(rollout["reward"] for rollout in rows), 0.0006)
+    for name, share in (("Truncated", fmean(rollout["truncated"] for rollout in rows)),
                         ("Zero-variance groups", fmean(map(is_dead, groups)))):  # fmt: skip
         assert is_near(tile(name), share) if re.search(rf"{name} \d", flat) else share == 0
-    assert is_near(tile("Tokens"), mean(it["tokens"] for it in rows if not it["errored"]), 1.1) or any(
-        it["errored"] for it in rows
+    assert is_near(tile("Tokens"), mean(rollout["tokens"] for rollout in rows if not rollout["errored"]), 1.1) or any(
+        rollout["errored"] for rollout in rows
     )
     solved = re.search(r"Solved ([\d<>]+%)", flat)
     assert bool(solved) == (run.kind != "judge")
-    assert not solved or is_near(solved[1], mean(it["solved"] for it in tried(rows))), solved
+    assert not solved or is_near(solved[1], mean(rollout["solved"] for rollout in tried(rows))), solved
 
 
 @of(RUNS, 3)
 def test_the_kinds_of_groups_are_true(run: Realistic) -> None:
-    found = recorded(run.id)
-    text, tables = page(found.db, urls.groups(found.truth.run))
-    groups = by("group", found.truth.rollouts)
+    recording = recorded(run.id)
+    text, tables = page(recording.db, urls.groups(recording.truth.run))
+    groups = by("group", recording.truth.rollouts)
     dead = [tried(group) for group in groups.values() if is_dead(group)]
     kinds = {}
     for kind in ("all passed", "all equal", "all failed", "same outcome"):
-        said = re.search(rf"{kind} ([\d,]+)", text)
-        kinds[kind] = int(number(said[1]) or 0) if said else 0
+        match = re.search(rf"{kind} ([\d,]+)", text)
+        kinds[kind] = int(number(match[1]) or 0) if match else 0
     alike = kinds.pop("same outcome")
     assert sum(kinds.values()) == len(dead), kinds
     if run.kind != "judge":
-        assert kinds["all passed"] == sum(all(it["solved"] for it in group) for group in dead), kinds
-        assert kinds["all failed"] == sum(not any(it["solved"] for it in group) for group in dead), kinds
+        assert kinds["all passed"] == sum(all(rollout["solved"] for rollout in group) for group in dead), kinds
+        assert kinds["all failed"] == sum(not any(rollout["solved"] for rollout in group) for group in dead), kinds
         others = [tried(group) for group in groups.values() if len(tried(group)) > 1 and not is_dead(group)]
-        assert alike == sum(len({it["solved"] for it in group}) == 1 for group in others)
+        assert alike == sum(len({rollout["solved"] for rollout in group}) == 1 for group in others)
     else:
         assert kinds["all passed"] == kinds["all failed"] == 0
     table = next(with_columns(tables, "ID", "Step", "Task", "Kind"))
     newest = iter(reversed(groups.items()))
     for row in (row for row in table.rows[1:] if len(row) == len(table.rows[0])):
         name, group = next(newest)
-        rewards = [it["reward"] for it in tried(group)]
+        rewards = [rollout["reward"] for rollout in tried(group)]
         cells = dict(zip(table.rows[0], row, strict=True))
         assert cells["Step"] == name.partition("/")[0]
         assert cells["Task"] == group[0]["task"]
         if run.kind != "judge" and cells["Kind"] in {"all passed", "all failed"}:
-            assert {it["solved"] for it in tried(group)} == {cells["Kind"] == "all passed"}, (name, row)
+            assert {rollout["solved"] for rollout in tried(group)} == {cells["Kind"] == "all passed"}, (name, row)
         assert is_near(cells["Mean"], mean(rewards), 0.0006), (name, row)
         assert is_near(cells["Std"], stdev(rewards) if len(rewards) > 1 else None, 0.0006), (name, row)
         if cells["Truncated"] != "—":  # it is not recorded why any of them ended
-            assert is_near(cells["Truncated"], sum(it["truncated"] for it in group)), (name, row)
-        assert is_near(cells["Errors"], sum(it["errored"] for it in group)), (name, row)
+            assert is_near(cells["Truncated"], sum(rollout["truncated"] for rollout in group)), (name, row)
+        assert is_near(cells["Errors"], sum(rollout["errored"] for rollout in group)), (name, row)
 
 
 # --- Two runs
@@ -447,34 +465,37 @@ def test_the_kinds_of_groups_are_true(run: Realistic) -> None:
 @of(PAIRS, 1)
 def test_two_runs_are_compared_truly(run: Realistic) -> None:
     pair = recorded_pair(f"{run.kind}-healthy", run.id)
-    text, tables = page(pair[0].db, urls.compare_runs([it.truth.run for it in pair]))
+    text, tables = page(pair[0].db, urls.compare_runs([side.truth.run for side in pair]))
     table = next(with_columns(tables, "Task", "A", "B"))
     head = table.rows[0]
     lines = {name: row for name, row in table.by_name().items() if not name.startswith(("Task", "all"))}
     assert lines
-    tasks = [by("task", it.truth.rollouts) for it in pair]
+    tasks = [by("task", side.truth.rollouts) for side in pair]
     chances = [index for index, name in enumerate(head) if name.startswith("pass@")]
     assert bool(chances) == (run.kind != "judge"), text
     for name, row in lines.items():
-        for own, which in zip(tasks, "AB", strict=True):
+        for side_tasks, which in zip(tasks, "AB", strict=True):
             place = head.index(which)
-            assert is_near(row[place], mean(it["reward"] for it in tried(own[name])), 0.0051), (name, row)
-        for own, place in zip(tasks, chances, strict=False):
-            assert is_near(row[place], pass_at(own[name], int(head[place].partition("@")[2]))), (name, row)
+            assert is_near(row[place], mean(rollout["reward"] for rollout in tried(side_tasks[name])), 0.0051), (
+                name,
+                row,
+            )
+        for side_tasks, place in zip(tasks, chances, strict=False):
+            assert is_near(row[place], pass_at(side_tasks[name], int(head[place].partition("@")[2]))), (name, row)
 
 
 @pytest.mark.parametrize("name", cases(["coding-two", "gsm8k-drowned", "coding-memory", "web-regressed"], 1))
 def test_findings_are_counted_and_one_loss_is_one_figure(name: str) -> None:
     """All cards under the heading are counted, in the order that it says, and bar and card say the same of a cause."""
-    found = recorded(name)
-    html = _client(found.db).get(urls.why(found.truth.run)).text
+    recording = recorded(name)
+    html = _client(recording.db).get(urls.why(recording.truth.run)).text
     if 'id="causes-title"' not in html:
-        html = _client(found.db).get(urls.why(found.truth.run, wait="1")).text
+        html = _client(recording.db).get(urls.why(recording.truth.run, wait="1")).text
     findings = html.partition('id="causes-title"')[2].partition("</section>")[0]
-    cards = [it.partition("</article>")[0] for it in findings.split('<details class="fold')[1:]]
-    assert len(cards) == len(found.diagnosed.report.cards) - 1
-    top = [it for it in cards if not it.startswith(" follows")]
-    costs = [float(it) for card in top for it in re.findall(r'"cost"><strong>\u2212([\d.]+)<', card)]
+    cards = [fold.partition("</article>")[0] for fold in findings.split('<details class="fold')[1:]]
+    assert len(cards) == len(recording.diagnosed.report.cards) - 1
+    top = [card for card in cards if not card.startswith(" follows")]
+    costs = [float(cost) for card in top for cost in re.findall(r'"cost"><strong>\u2212([\d.]+)<', card)]
     assert costs == sorted(costs, reverse=True)
     assert ("below a finding is what it may cause" in findings) == (0 < len(top) < len(cards))
     rest = html.partition('id="rest-title"')[2].partition("</section>")[0]
@@ -483,46 +504,49 @@ def test_findings_are_counted_and_one_loss_is_one_figure(name: str) -> None:
     assert f"<strong>{reward}</strong>" in rest
     assert f": {unescape(share)} of the lost reward" in unescape(rest)
     fall = html.partition('<table class="waterfall"')[2].partition("</table>")[0]
-    shown = [float(it.replace("\u2212", "-")) for it in re.findall(r'<td class="num strong">([^<]+)</td>', fall)]
-    assert sum(shown[:-1]) == pytest.approx(shown[-1], abs=0.0005 * len(shown))
+    rewards = [float(text.replace("\u2212", "-")) for text in re.findall(r'<td class="num strong">([^<]+)</td>', fall)]
+    assert sum(rewards[:-1]) == pytest.approx(rewards[-1], abs=0.0005 * len(rewards))
 
 
 @of(RUNS, 2)
 def test_the_verdict_is_the_same_sentence_everywhere_in_at_most_30_words(run: Realistic) -> None:
-    found = recorded(run.id)
-    said = found.diagnosed.report.verdict.said
-    assert len(said.split()) <= 30
-    asked = [["diagnose", found.truth.run, "--db", str(found.db), *more] for more in ([], ["--json"])]
-    text, as_json = (CliRunner().invoke(app, it).stdout for it in asked)
-    assert f"{said}." in " ".join(text.split())
-    assert json.loads(as_json)["verdict"]["said"] == said
-    places = [of_run(found), *(page(found.db, urls.of_run(found.truth.run, it)) for it in ("overview", "verdict"))]
-    assert [said in it for it, _ in places] == [True] * 3
-    assert said in page(found.db, "/")[0]
+    recording = recorded(run.id)
+    sentence = recording.diagnosed.report.verdict.said
+    assert len(sentence.split()) <= 30
+    commands = [["diagnose", recording.truth.run, "--db", str(recording.db), *more] for more in ([], ["--json"])]
+    text, as_json = (CliRunner().invoke(app, command).stdout for command in commands)
+    assert f"{sentence}." in " ".join(text.split())
+    assert json.loads(as_json)["verdict"]["said"] == sentence
+    places = [
+        of_run(recording),
+        *(page(recording.db, urls.of_run(recording.truth.run, tab)) for tab in ("overview", "verdict")),
+    ]
+    assert [sentence in text for text, _ in places] == [True] * 3
+    assert sentence in page(recording.db, "/")[0]
 
 
 def test_solved_of_several_functions_does_not_ask_for_all_of_them() -> None:
-    said = judged("mix-two").diagnosed.report.scale.success.description
-    assert " and " in said
-    assert said.endswith(", by the function that scores the rollout")
+    definition = judged("mix-two").diagnosed.report.scale.success.description
+    assert " and " in definition
+    assert definition.endswith(", by the function that scores the rollout")
 
 
 def test_compared_runs_say_their_finding_their_steps_and_which_differences_may_be_chance() -> None:
     pair = recorded_pair("shaped-healthy", "shaped-regressed")
-    html = flat(_client(pair[0].db).get(urls.compare_runs([it.truth.run for it in pair])).text)
+    html = flat(_client(pair[0].db).get(urls.compare_runs([side.truth.run for side in pair])).text)
     for run in pair:
         assert f'{urls.why(run.truth.run)}">{run.diagnosed.report.verdict.said}' in unescape(html)
     figures, tasks = (
         html.partition(f'id="{name}-title"')[2].partition("</section>")[0] for name in ("figures", "tasks")
     )
-    last = [max(it["step"] for it in of_run.truth.rollouts) for of_run in pair]
+    last = [max(rollout["step"] for rollout in of_run.truth.rollouts) for of_run in pair]
     assert f"Steps 1 to {min(last)}." in figures
     assert f"(steps 1 to {min(last)})." in html
     lines = re.findall(r'<tr( class="by-chance")?><th scope="row" class="task mono">(.*?)</tr>', tasks, re.DOTALL)
     assert lines
     for by_chance, line in lines:
-        means = [float(it) for it in re.findall(r">(-?\d\.\d{3})</a>", line)]
-        errors = [float(it) for it in re.findall(r"±(\d\.\d{3})", line)]
+        means = [float(number_text) for number_text in re.findall(r">(-?\d\.\d{3})</a>", line)]
+        errors = [float(number_text) for number_text in re.findall(r"±(\d\.\d{3})", line)]
         ratio = abs(means[1] - means[0]) / max(math.hypot(*errors), 1e-9)
         assert bool(by_chance) == (ratio < 1.96) or abs(ratio - 1.96) < 0.1, line
         assert ("tone-positive" in line or "tone-negative" in line) == (not by_chance)
@@ -535,13 +559,16 @@ def test_compared_runs_say_their_finding_their_steps_and_which_differences_may_b
 @of(WITH_OUTCOME)
 def test_all_pages_mean_the_same_by_solved(run: Realistic) -> None:
     """Where pages print the definition, it is one; and no page takes it from a percentile."""
-    found = recorded(run.id)
-    said = set()
+    recording = recorded(run.id)
+    definitions = set()
     for parts in ((), ("tasks",), ("actions",), ("trained",)):
-        text, _ = of_run(found, *parts)
-        said |= {it.casefold().rstrip(". ") for it in re.findall(r"Solved if ([^(\n,.]+(?:\.\d[^(\n,.]*)*)", text)}
-    assert len(said) <= 1, said
-    assert not any("percentile" in it for it in said)
+        text, _ = of_run(recording, *parts)
+        definitions |= {
+            definition.casefold().rstrip(". ")
+            for definition in re.findall(r"Solved if ([^(\n,.]+(?:\.\d[^(\n,.]*)*)", text)
+        }
+    assert len(definitions) <= 1, definitions
+    assert not any("percentile" in definition for definition in definitions)
 
 
 # --- One rollout
@@ -550,58 +577,74 @@ def test_all_pages_mean_the_same_by_solved(run: Realistic) -> None:
 @of(RUNS, 3)
 def test_the_page_of_a_rollout_says_truly_what_became_of_it(run: Realistic) -> None:
     """One rollout of each kind that occurs: solved, failed, truncated, with an error, dropped, without a reward."""
-    found = recorded(run.id)
-    of_run(found)  # a rollout's page names its cause once the run is diagnosed
-    frame = load_run(found.truth.run, found.db, columns=["id", "group", "generation"])
+    recording = recorded(run.id)
+    of_run(recording)  # a rollout's page names its cause once the run is diagnosed
+    frame = load_run(recording.truth.run, recording.db, columns=["id", "group", "generation"])
     ids = {
         (group.partition("/train/")[2], int(generation)): int(row)
         for row, group, generation in zip(frame.id, frame.group, frame.generation, strict=True)
     }
-    dead = {name for name, group in by("group", found.truth.rollouts).items() if is_dead(group)}
+    dead = {name for name, group in by("group", recording.truth.rollouts).items() if is_dead(group)}
     kinds = {
-        (it["solved"], it["truncated"], it["errored"], it["dropped"], it["reward"] is None): it
-        for it in found.truth.rollouts
+        (
+            rollout["solved"],
+            rollout["truncated"],
+            rollout["errored"],
+            rollout["dropped"],
+            rollout["reward"] is None,
+        ): rollout
+        for rollout in recording.truth.rollouts
     }
-    for it in kinds.values():
-        text, _ = page(found.db, urls.rollout(found.truth.run, ids[it["group"], it["generation"]]))
-        is_used = bool(it["advantage"]) and it["group"] not in dead
-        assert ("trained on 0" not in text and "Not used in training" not in text) or not is_used, it["group"]
-        assert "Not used in training" in text or is_used, (it["group"], it["generation"])
+    for rollout in kinds.values():
+        text, _ = page(recording.db, urls.rollout(recording.truth.run, ids[rollout["group"], rollout["generation"]]))
+        is_used = bool(rollout["advantage"]) and rollout["group"] not in dead
+        assert ("trained on 0" not in text and "Not used in training" not in text) or not is_used, rollout["group"]
+        assert "Not used in training" in text or is_used, (rollout["group"], rollout["generation"])
         assert "run ended before" not in text
-        assert ("ended below best" in text) <= (it["solved"] is not True), "it did what was asked"
-        assert bool(re.search(r"outcome\s+solved", text)) == (it["solved"] is True and it["reward"] is not None)
-        assert not it["errored"] or it["error"].partition(": ")[2] in text
-        assert not it["truncated"] or it["solved"] or re.search(r"cause\s+truncated", text)
-        assert not (it["solved"] and it["reward"] is not None and re.search(r"\bcause\b", text)), "nothing went wrong"
+        assert ("ended below best" in text) <= (rollout["solved"] is not True), "it did what was asked"
+        assert bool(re.search(r"outcome\s+solved", text)) == (
+            rollout["solved"] is True and rollout["reward"] is not None
+        )
+        assert not rollout["errored"] or rollout["error"].partition(": ")[2] in text
+        assert not rollout["truncated"] or rollout["solved"] or re.search(r"cause\s+truncated", text)
+        assert not (rollout["solved"] and rollout["reward"] is not None and re.search(r"\bcause\b", text)), (
+            "nothing went wrong"
+        )
 
 
 def test_the_overviews_two_means_are_named_apart() -> None:
     """The tile's is over the rollouts with a reward, and of one eval; that of the causes counts the others as 0."""
-    found = recorded("mix-unscored")
-    scored = tried(found.last_steps)
-    missing = len(found.last_steps) - len(scored)
-    of_scored, of_all = mean(it["reward"] for it in scored), mean(it["reward"] or 0.0 for it in found.last_steps)
+    recording = recorded("mix-unscored")
+    scored = tried(recording.last_steps)
+    missing = len(recording.last_steps) - len(scored)
+    of_scored, of_all = (
+        mean(rollout["reward"] for rollout in scored),
+        mean(rollout["reward"] or 0.0 for rollout in recording.last_steps),
+    )
     assert missing
-    of_run(found)
-    text, _ = page(found.db, urls.overview(found.truth.run))
+    of_run(recording)
+    text, _ = page(recording.db, urls.overview(recording.truth.run))
     assert f"Mean reward {of_scored:.3f}" in " ".join(text.split())
     assert f"mean reward, with {missing} unscored as 0: {of_all:.3f}" in " ".join(text.split())
 
 
 def test_tasks_from_a_step_on_are_true() -> None:
-    found = recorded("coding-two")
-    text, tables = of_run(found, "tasks", steps="12..", sort="worst")
-    since = by("task", [it for it in tried(found.truth.rollouts) if it["step"] >= 12])
+    recording = recorded("coding-two")
+    text, tables = of_run(recording, "tasks", steps="12..", sort="worst")
+    since = by("task", [rollout for rollout in tried(recording.truth.rollouts) if rollout["step"] >= 12])
     table = next(with_columns(tables, "Task", "Attempts", "Solved"))
     lines = {name: row for name, row in table.by_name().items() if name != "Task"}
     assert lines.keys() == since.keys()
     for name, row in lines.items():
         assert row[table.column("Attempts") or 0] == str(len(since[name]))
-        assert is_near(row[table.column("Solved") or 0], mean(it["solved"] for it in since[name])), (name, row)
+        assert is_near(row[table.column("Solved") or 0], mean(rollout["solved"] for rollout in since[name])), (
+            name,
+            row,
+        )
     assert set(list(lines)[:2]) == set(FORGOTTEN)
     assert "steps 12\N{EN DASH}24" in text
     for beside in ("rewards", "actions", "trained"):
-        of_run(found, beside, steps="12..20")
-    answer = _client(found.db).get(urls.why(found.truth.run, "tasks", steps="90.."))
+        of_run(recording, beside, steps="12..20")
+    answer = _client(recording.db).get(urls.why(recording.truth.run, "tasks", steps="90.."))
     assert answer.status_code == 422
     assert "steps 90..: there are none, choose from 1 to 24" in answer.text

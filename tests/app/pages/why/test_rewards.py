@@ -54,13 +54,13 @@ def test_each_function_has_its_figures() -> None:
 def test_a_function_without_weight_has_a_mean_and_nothing_left_to_win() -> None:
     rows = columns_of(8, steps=1, parts={"a": [0, 1] * 4, "b": [0.0] * 8}, weights={"a": 1.0, "b": 0.0},
                       values={"a": [0, 1] * 4, "b": [0.25] * 8})  # fmt: skip
-    b = next(it for it in functions(rows, rows) if it.name == "b")
+    b = next(function for function in functions(rows, rows) if function.name == "b")
     assert (b.mean, b.counted, b.left, b.share) == (0.25, 0.0, None, 0.0)
 
 
 def test_where_rewards_do_not_differ_nothing_decides() -> None:
     rows = columns_of(8, steps=1, reward=1.0)
-    assert [it.share for it in functions(rows, rows)] == [None]
+    assert [function.share for function in functions(rows, rows)] == [None]
 
 
 def test_a_functions_change_is_from_as_many_steps_before() -> None:
@@ -77,10 +77,10 @@ def test_shares_of_each_place_are_those_of_its_rollouts_alone() -> None:
     """Only a differs in the first group, only b in the second, and nothing in the third."""
     rows = columns_of(6, steps=3, group=[0, 0, 1, 1, 2, 2], reward=[0, 1, 0, 2, 1, 1], weights={"a": 1.0, "b": 1.0},
                       parts={"a": [0, 1, 0, 0, 1, 1], "b": [0, 0, 0, 2, 0, 0]})  # fmt: skip
-    found = shares_by(np.array([0, 0, 1, 1, 2, 2]), rows)
-    assert found["a"][:2].tolist() == pytest.approx([1, 0])
-    assert found["b"][:2].tolist() == pytest.approx([0, 1])
-    assert np.isnan(found["a"][2])
+    shares = shares_by(np.array([0, 0, 1, 1, 2, 2]), rows)
+    assert shares["a"][:2].tolist() == pytest.approx([1, 0])
+    assert shares["b"][:2].tolist() == pytest.approx([0, 1])
+    assert np.isnan(shares["a"][2])
 
 
 def test_a_rollout_is_unscored_only_where_all_functions_gave_nothing() -> None:
@@ -96,12 +96,12 @@ def test_what_goes_together_within_groups() -> None:
         8, steps=1, reward=a, parts={"a": a, "b": [11, 10, 11, 10, 1, 0, 1, 0], "c": [5] * 8},
         completion_tokens=[10, 20, 10, 20, 10, 20, 10, 20], env_reward_sum=[NAN, 1, 0, 1, 0, 1, 0, 1],
     )  # fmt: skip
-    found = correlations(rows)
-    assert found[key("a"), key("b")] == found[key("b"), key("a")] == pytest.approx(-1)
-    assert found[key("a"), REWARD] == pytest.approx(1)
-    assert found[key("b"), LENGTH] == pytest.approx(-1)
-    assert np.isnan(found[key("a"), key("c")])  # c does not vary
-    assert np.isnan(found[key("a"), ENVIRONMENT])  # 7 rollouts have one: too few
+    r_by_pair = correlations(rows)
+    assert r_by_pair[key("a"), key("b")] == r_by_pair[key("b"), key("a")] == pytest.approx(-1)
+    assert r_by_pair[key("a"), REWARD] == pytest.approx(1)
+    assert r_by_pair[key("b"), LENGTH] == pytest.approx(-1)
+    assert np.isnan(r_by_pair[key("a"), key("c")])  # c does not vary
+    assert np.isnan(r_by_pair[key("a"), ENVIRONMENT])  # 7 rollouts have one: too few
 
 
 def test_only_rollouts_that_have_both_are_held_against_each_other() -> None:
@@ -114,26 +114,26 @@ def test_only_rollouts_that_have_both_are_held_against_each_other() -> None:
 
 def rows_of(uid: str, rewards: Any) -> list[dict[str, Any]]:
     """Six steps of two groups of four; `rewards` makes the functions' values of a number, and their weights."""
-    found = []
+    columns = []
     for number in range(48):
         values, weights = rewards(number)
-        known = [value * weights[name] for name, value in values.items() if value is not None]
-        found.append({
+        weighted_values = [value * weights[name] for name, value in values.items() if value is not None]
+        columns.append({
             "step": 1 + number // 8, "policy_step": number // 8, "group": f"{uid}-{number // 4}",
             "generation": number % 4, "created": number, "stop_reason": StopReason.DONE,
-            "reward": sum(known) if known else None, "scored": 1, "rewards": values,
+            "reward": sum(weighted_values) if weighted_values else None, "scored": 1, "rewards": values,
             "reward_weights": weights, "env_reward_sum": float(number % 2), "completion_tokens": 10 + number % 3,
             "prompt_key": 1 + number // 8 % 2, "completion_key": 1 + number % 4, "task": "t",
         })  # fmt: skip
-    return found
+    return columns
 
 
 def two(number: int) -> tuple[dict[str, float | None], dict[str, float]]:
     """In each third group `good` and the hostile one cancel out; the last rollout has no reward at all."""
     good = float(number % 2)
     cancels = number // 4 % 3 == 0
-    other = 1 - good if cancels else None
-    values = {"good": None if number == 47 else good, HOSTILE: None if number == 47 else other}
+    hostile = 1 - good if cancels else None
+    values = {"good": None if number == 47 else good, HOSTILE: None if number == 47 else hostile}
     return values, {"good": 1.0, HOSTILE: 1.0}
 
 
@@ -151,33 +151,43 @@ def fill(engine: Engine) -> None:
 
 
 def test_each_figure_leads_to_its_rollouts(client: TestClient, engine: Engine) -> None:
-    shown = page_of(client, f"/runs/{RUN}/why/rewards")
-    good, other = shown.lines
-    assert (good.it.name, other.it.name) == ("good", HOSTILE)
-    assert (good.it.mean, good.it.left, other.it.nothing) == pytest.approx((23 / 47, 24 / 47, 2 / 3), abs=0.02)
-    leads_to = (good.all, good.below, good.nothing, other.nothing, shown.unscored[1])
+    shown_page = page_of(client, f"/runs/{RUN}/why/rewards")
+    good, hostile = shown_page.lines
+    assert (good.function.name, hostile.function.name) == ("good", HOSTILE)
+    assert (good.function.mean, good.function.left, hostile.function.nothing) == pytest.approx(
+        (23 / 47, 24 / 47, 2 / 3), abs=0.02
+    )
+    leads_to = (
+        good.all_address,
+        good.below_address,
+        good.without_address,
+        hostile.without_address,
+        shown_page.unscored_rollouts[1],
+    )
     assert [rollouts_at(engine, address) for address in leads_to] == [47, 24, 1, 32, 1]
-    assert shown.unscored[0] == 1
+    assert shown_page.unscored_rollouts[0] == 1
 
 
 def test_groups_that_cancel_out_are_opened(client: TestClient) -> None:
-    shown = page_of(client, f"/runs/{RUN}/why/rewards")
-    said = "In 4 of 12 groups the reward functions differ but their weighted sum does not."
-    (found,) = [it for it in shown.findings if said in it.said]
-    assert found.is_groups
-    assert len(page_of(client, urls.groups(RUN, found.chosen)).rows.lines) == 4
+    shown_page = page_of(client, f"/runs/{RUN}/why/rewards")
+    sentence = "In 4 of 12 groups the reward functions differ but their weighted sum does not."
+    (finding,) = [finding for finding in shown_page.findings if sentence in finding.sentence]
+    assert finding.is_groups
+    assert len(page_of(client, urls.groups(RUN, finding.rollout_filter)).rows.lines) == 4
 
 
 def test_what_the_trainer_and_the_environment_say_stands_in_the_matrix(client: TestClient) -> None:
     matrix = page_of(client, f"/runs/{RUN}/why/rewards").matrix
     heads = [name for name, _ in matrix.heads]
     assert (heads[0], heads[-3:]) == ("good", ["reward", "environment", "tokens/turn"])
-    (said,) = [cells for name, cells in matrix.lines if name == "good"]
-    assert said[heads.index("environment")].r == pytest.approx(1)
+    (good_cells,) = [cells for name, cells in matrix.lines if name == "good"]
+    assert good_cells[heads.index("environment")].r == pytest.approx(1)
 
 
 def test_what_decides_is_drawn_by_step_and_leads_to_its_groups(client: TestClient) -> None:
-    (second,) = [it for it in page_of(client, f"/runs/{RUN}/why/rewards").stacks if it.label.startswith("step 2: ")]
+    (second,) = [
+        stack for stack in page_of(client, f"/runs/{RUN}/why/rewards").stacks if stack.label.startswith("step 2: ")
+    ]
     assert second.label.startswith("step 2: 100% good")
     assert len(page_of(client, second.address).rows.lines) == 2
 
@@ -185,7 +195,7 @@ def test_what_decides_is_drawn_by_step_and_leads_to_its_groups(client: TestClien
 def test_the_template_shows_what_it_is_given(client: TestClient) -> None:
     html = client.get(f"/runs/{RUN}/why/rewards").text
     good = page_of(client, f"/runs/{RUN}/why/rewards").lines[0]
-    for address, figure in ((good.all, "0.489"), (good.below, "0.511"), (good.nothing, "2%")):
+    for address, figure in ((good.all_address, "0.489"), (good.below_address, "0.511"), (good.without_address, "2%")):
         assert f'<a href="{escape(address)}">{figure}</a>' in html
     assert re.search(r'">1 rollout</a> got no number from any function', html)
     assert "In 4 of 12 groups the reward functions differ but their weighted sum does not." in html
@@ -194,9 +204,9 @@ def test_the_template_shows_what_it_is_given(client: TestClient) -> None:
 
 def test_a_filter_that_names_steps_keeps_them() -> None:
     rows = columns_of(8, steps=4)
-    here = StepWindow(rows, Mode.TRAIN, 3, 4, is_all=False, choice=())
-    assert print_where(here.only("reward<0.5")) == "mode:train step:3..4 reward<0.5"
-    assert print_where(here.only("step:1..2")) == "mode:train step:1..2"
+    window = StepWindow(rows, Mode.TRAIN, 3, 4, is_all=False, choice=())
+    assert print_where(window.make_filter("reward<0.5")) == "mode:train step:3..4 reward<0.5"
+    assert print_where(window.make_filter("step:1..2")) == "mode:train step:1..2"
 
 
 def test_with_one_function_the_page_says_what_it_still_can(client: TestClient) -> None:

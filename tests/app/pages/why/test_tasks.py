@@ -89,8 +89,13 @@ def test_a_task_is_called_what_its_attempts_say(rewards: list[float], label: Lab
 
 
 def test_a_forgotten_task_says_since_when() -> None:
-    found = labels(of_one_task([1.0] * 20 + [0.0] * 12), SOLVED)
-    assert (found.last_solved[0], found.since[0], found.before[0], found.after[0]) == (5, 6, 1.0, 0.0)
+    task_labels = labels(of_one_task([1.0] * 20 + [0.0] * 12), SOLVED)
+    assert (task_labels.last_solved[0], task_labels.since[0], task_labels.before[0], task_labels.after[0]) == (
+        5,
+        6,
+        1.0,
+        0.0,
+    )
 
 
 def test_what_counts_as_solved_is_the_scales() -> None:
@@ -113,12 +118,12 @@ def test_cannot_and_rarely_are_told_apart_where_the_means_are_alike() -> None:
     hit = [1.0, *[0.0] * 9]
     rewards = [*hit * 4, *[0.1] * 40]
     rows = rows_of(80, steps=8, reward=rewards, task=["rarely"] * 40 + ["cannot"] * 40, group=np.arange(80) // 5)
-    found = figures(rows, SOLVED, usual_size(rows.groups))
-    assert found.mean == pytest.approx([0.1, 0.1])
-    assert found.share == pytest.approx([0.1, 0.0])
-    assert found.pass_1 == pytest.approx([0.1, 0.0])
-    assert found.pass_k == pytest.approx([0.5, 0.0])
-    assert list(found.reach) == [Reach.RARELY, Reach.CANNOT]
+    task_figures = figures(rows, SOLVED, usual_size(rows.groups))
+    assert task_figures.mean == pytest.approx([0.1, 0.1])
+    assert task_figures.share == pytest.approx([0.1, 0.0])
+    assert task_figures.pass_1 == pytest.approx([0.1, 0.0])
+    assert task_figures.pass_k == pytest.approx([0.5, 0.0])
+    assert list(task_figures.reach) == [Reach.RARELY, Reach.CANNOT]
 
 
 def test_groups_that_are_not_whole_have_no_part_in_pass_at_k() -> None:
@@ -129,8 +134,8 @@ def test_groups_that_are_not_whole_have_no_part_in_pass_at_k() -> None:
 
 def test_a_success_in_a_group_that_is_not_whole_is_one_still() -> None:
     rewards = [1, 0, 0, NAN] * 2 + [0] * 8
-    found = figures(rows_of(16, steps=4, reward=rewards, task=["t"] * 16), SOLVED, 4)
-    assert (found.pass_k[0], found.reach[0]) == (0.0, Reach.RARELY)
+    task_figures = figures(rows_of(16, steps=4, reward=rewards, task=["t"] * 16), SOLVED, 4)
+    assert (task_figures.pass_k[0], task_figures.reach[0]) == (0.0, Reach.RARELY)
 
 
 # --- Columns and cells
@@ -148,16 +153,16 @@ def test_every_step_lies_in_one_of_at_most_40_columns(steps: int) -> None:
 def test_a_cell_is_what_its_rollouts_come_to() -> None:
     rows = rows_of(480, steps=120, reward=np.random.default_rng(0).choice([0.0, 0.5, 1.0, NAN], 480))
     columns = Columns.of(rows)
-    found = cells(rows, SOLVED, np.array([2, 0]), columns)
+    heat = cells(rows, SOLVED, np.array([2, 0]), columns)
     for line, task in enumerate((2, 0)):
         for place, (first, last) in enumerate(zip(columns.first, columns.last, strict=True)):
-            own = (rows.task == task) & (rows.step >= first) & (rows.step <= last)
-            rewards = rows.reward[own & np.isfinite(rows.reward)]
-            assert found.rollouts[line, place] == own.sum()
-            assert found.attempts[line, place] == len(rewards)
-            assert found.solved[line, place] == (rewards == 1.0).sum()
-            assert np.isnan(found.mean[line, place]) if not len(rewards) else True
-            assert not len(rewards) or found.mean[line, place] == pytest.approx(rewards.mean())
+            is_in_cell = (rows.task == task) & (rows.step >= first) & (rows.step <= last)
+            rewards = rows.reward[is_in_cell & np.isfinite(rows.reward)]
+            assert heat.rollouts[line, place] == is_in_cell.sum()
+            assert heat.attempts[line, place] == len(rewards)
+            assert heat.solved[line, place] == (rewards == 1.0).sum()
+            assert np.isnan(heat.mean[line, place]) if not len(rewards) else True
+            assert not len(rewards) or heat.mean[line, place] == pytest.approx(rewards.mean())
 
 
 def test_no_rollouts_have_no_columns_and_no_labels() -> None:
@@ -175,18 +180,18 @@ def page(client: TestClient, uid: str = RUN, query: str = "") -> Any:
     return page_of(client, f"/runs/{uid}/why/tasks{query}")
 
 
-def cells_of(shown: Any) -> list[HeatCell]:
-    return [cell for line in shown.heat.lines for cell in line.cells if cell]
+def cells_of(shown_page: Any) -> list[HeatCell]:
+    return [cell for line in shown_page.heat.lines for cell in line.cells if cell]
 
 
-def names_of(shown: Any) -> list[str]:
-    return [line.task for line in shown.heat.lines] if shown.heat else []
+def names_of(shown_page: Any) -> list[str]:
+    return [line.task for line in shown_page.heat.lines] if shown_page.heat else []
 
 
 def test_a_cell_leads_to_exactly_its_rollouts(client: TestClient, engine: Engine) -> None:
-    found = cells_of(page(client))
-    assert len(found) > 100
-    for cell in found[::17]:
+    heat_cells = cells_of(page(client))
+    assert len(heat_cells) > 100
+    for cell in heat_cells[::17]:
         attempts, more = re.findall(r"mean reward \S+ · .* of (\d+) rollouts? solved(?:, (\d+) more)?", cell.title)[0]
         assert rollouts_at(engine, cell.address) == int(attempts) + int(more or 0)
 
@@ -195,8 +200,8 @@ def test_attempts_and_their_mean_lead_to_exactly_them(client: TestClient, engine
     lines = page(client).heat.lines
     assert len(lines) == len(TASKS) + 1
     for line in lines:
-        assert rollouts_at(engine, line.of_attempts) == line.attempts
-        assert page_of(client, line.of_attempts).found.mean == pytest.approx(line.mean)
+        assert rollouts_at(engine, line.attempts_address) == line.attempts
+        assert page_of(client, line.attempts_address).found.mean == pytest.approx(line.mean)
 
 
 def test_a_cell_of_a_run_that_is_alive_leaves_out_what_is_not_done(client: TestClient, engine: Engine) -> None:
@@ -212,21 +217,21 @@ def test_chips_count_every_task_once_and_lead_to_them(client: TestClient) -> Non
     every = page(client, MANY)
     assert every.tasks == sum(chip.count for chip in every.chips) == 180
     for chip in every.chips:
-        shown = page_of(client, chip.address)
-        assert (shown.found.count if shown.found else 0) == chip.count
-        assert len(names_of(shown)) == min(chip.count, 25)
+        shown_page = page_of(client, chip.address)
+        assert (shown_page.matches.count if shown_page.matches else 0) == chip.count
+        assert len(names_of(shown_page)) == min(chip.count, 25)
 
 
 def test_pages_hold_every_task_once_the_worst_first(client: TestClient) -> None:
     pages = [page(client, MANY)]
-    while pages[-1].found.next:
-        pages.append(page_of(client, pages[-1].found.next))
-    names = [name for shown in pages for name in names_of(shown)]
+    while pages[-1].matches.next:
+        pages.append(page_of(client, pages[-1].matches.next))
+    names = [name for shown_page in pages for name in names_of(shown_page)]
     assert len(names) == len(set(names)) == 180
     assert pages[0].heat.lines[0].share == 0
-    assert (pages[-1].found.first, pages[-1].found.last, pages[-1].found.count) == (176, 180, 180)
+    assert (pages[-1].matches.first, pages[-1].matches.last, pages[-1].matches.count) == (176, 180, 180)
     assert names_of(page(client, MANY, "?page=999")) == names_of(pages[-1])
-    assert pages[-1].found.previous
+    assert pages[-1].matches.previous
 
 
 @pytest.mark.parametrize("sort", list(why_tasks.SORTS))

@@ -88,13 +88,13 @@ def fill(engine: Engine) -> None:
     sums = {"eval_name": "e", "scored": 0, "reward_sum": 0, "errors": 0, "truncated": 0, "rollouts": 40}
     values = {"grad_norm": 0.5, "learning_rate": 1e-6, "entropy": 1.5}
     figures = [(name, step, value) for name, value in values.items() for step in range(1, 21)]
-    figures = [(name, step, 0.0 if name == "learning_rate" and step >= 11 else it) for name, step, it in figures]
+    figures = [(name, step, 0.0 if name == "learning_rate" and step >= 11 else value) for name, step, value in figures]
     with engine.begin() as connection:
         of_run = {"run_id": factory.insert_rows(connection, rows, RUN, config=CONFIG)}
         steps = [{"mode": mode, "step": step} for mode, step in sorted({(row["mode"], row["step"]) for row in rows})]
         connection.execute(insert(StepStatistics), [of_run | sums | step for step in steps])
-        told = [of_run | {"name": name, "step": step, "value": value} for name, step, value in figures]
-        connection.execute(insert(Scalar), told)
+        scalars = [of_run | {"name": name, "step": step, "value": value} for name, step, value in figures]
+        connection.execute(insert(Scalar), scalars)
 
 
 def columns(engine: Engine) -> Rows:
@@ -103,32 +103,32 @@ def columns(engine: Engine) -> Rows:
 
 def stored(engine: Engine) -> dict[int, EvaluationRow]:
     with Session(engine) as session:
-        return {it.id or 0: it for it in session.exec(select(EvaluationRow)).all()}
+        return {row.id or 0: row for row in session.exec(select(EvaluationRow)).all()}
 
 
 @pytest.mark.parametrize("state", [RunState.RUNNING, RunState.FINISHED, "died"])
 @pytest.mark.parametrize("is_masked", [True, False])
 def test_each_row_is_judged_as_its_own_page_judges_it(engine: Engine, state: str, *, is_masked: bool) -> None:
     config = CONFIG | {"mask_truncated_completions": is_masked}
-    rows, known = columns(engine), stored(engine)
+    rows, rows_by_id = columns(engine), stored(engine)
     groups: dict[str, list[EvaluationRow]] = defaultdict(list)
-    for row in known.values():
+    for row in rows_by_id.values():
         groups[row.group].append(row)
-    found = outcomes(rows, success=SUCCESS, is_running=state == RunState.RUNNING, config=config)
-    assert len(found) == sum(row.mode == Mode.TRAIN and row.status != Status.RUNNING for row in known.values())
+    codes = outcomes(rows, success=SUCCESS, is_running=state == RunState.RUNNING, config=config)
+    assert len(codes) == sum(row.mode == Mode.TRAIN and row.status != Status.RUNNING for row in rows_by_id.values())
     for place, row_id in enumerate(rows.id.tolist()):
-        row, outcome = known[row_id], OUTCOMES[found[place]]
+        row, outcome = rows_by_id[row_id], OUTCOMES[codes[place]]
         group, is_running = columns_of_rows(groups[row.group]), state == RunState.RUNNING
-        told = training(group, row_id, is_evaluation=row.mode == Mode.EVAL, is_running=is_running, config=config)
-        assert (told.moved == Moved.YES) == (outcome == Outcome.TRAINED), (told, outcome)
-        assert _WHY[outcome] in told.why, (told, outcome)
-        assert ("of its group are equal" in told.why) == (outcome in {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP})
+        judgement = training(group, row_id, is_evaluation=row.mode == Mode.EVAL, is_running=is_running, config=config)
+        assert (judgement.moved == Moved.YES) == (outcome == Outcome.TRAINED), (judgement, outcome)
+        assert _WHY[outcome] in judgement.why, (judgement, outcome)
+        assert ("of its group are equal" in judgement.why) == (outcome in {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP})
         if outcome == Outcome.TRAINED:
-            assert told.tokens == row.completion_tokens
-    other = Outcome.RUN_ENDED if state == RunState.RUNNING else Outcome.AWAITED
-    expected = set(OUTCOMES) - {Outcome.EQUAL_GROUP, other}
+            assert judgement.tokens == row.completion_tokens
+    missing_outcome = Outcome.RUN_ENDED if state == RunState.RUNNING else Outcome.AWAITED
+    expected = set(OUTCOMES) - {Outcome.EQUAL_GROUP, missing_outcome}
     expected -= set() if is_masked else {Outcome.TRUNCATED}
-    assert {OUTCOMES[it] for it in found} == expected
+    assert {OUTCOMES[code] for code in codes} == expected
 
 
 def rows_without_advantage(more: dict[str, Any]) -> list[dict[str, Any]]:
@@ -161,41 +161,43 @@ def test_the_ways_to_lack_an_advantage_open_exactly_their_rollouts(tmp_path: Pat
     with engine.begin() as connection:
         run_id = factory.insert_rows(connection, rows_without_advantage({"scored": 2} if is_running else {}), **alive)
     rows = RunColumns(run_id, Mode.TRAIN).refresh(engine)
-    found = outcomes(rows, success=SUCCESS, is_running=is_running, config={})
+    codes = outcomes(rows, success=SUCCESS, is_running=is_running, config={})
     expected = dict.fromkeys((Outcome.NOT_RECORDED, Outcome.TRAINED, Outcome.STALE, Outcome.FILTERED), 150)
     expected[Outcome.ERRORED] = 300  # also of those that were left out
     expected |= {Outcome.AWAITED: 150, Outcome.NO_REWARD: 150} if is_running else {Outcome.RUN_ENDED: 300}
-    assert {it: count for it, count in counts(found).items() if count} == expected
+    assert {outcome: count for outcome, count in counts(codes).items() if count} == expected
     for outcome in expected:
-        said = where(outcome, rows, found, success=SUCCESS)
-        mine = set(rows.id[found == OUTCOMES.index(outcome)].tolist())
-        chosen = parse_where(f"{said} mode:train")
-        assert said, outcome
-        assert {it.row.id for chunk in queries.rollouts(engine, run_id, chosen) for it in chunk} == mine, said
+        terms = where(outcome, rows, codes, success=SUCCESS)
+        ids = set(rows.id[codes == OUTCOMES.index(outcome)].tolist())
+        rollout_filter = parse_where(f"{terms} mode:train")
+        assert terms, outcome
+        assert {
+            rollout.row.id for chunk in queries.rollouts(engine, run_id, rollout_filter) for rollout in chunk
+        } == ids, terms
     engine.dispose()
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
 def test_a_filter_has_exactly_the_rollouts_of_an_outcome(engine: Engine, outcome: Outcome) -> None:
     rows, success = columns(engine), Success() if outcome == Outcome.EQUAL_GROUP else SUCCESS
-    found = outcomes(rows, success=success, is_running=False, config=CONFIG)
-    said = where(outcome, rows, found, success=success)
-    mine = set(rows.id[found == OUTCOMES.index(outcome)].tolist())
+    codes = outcomes(rows, success=success, is_running=False, config=CONFIG)
+    terms = where(outcome, rows, codes, success=success)
+    ids = set(rows.id[codes == OUTCOMES.index(outcome)].tolist())
     if outcome == Outcome.AWAITED:
-        assert (said, mine) == ("", set())
+        assert (terms, ids) == ("", set())
         return
-    chosen = parse_where(f"{said} mode:train")
-    assert {it.row.id for chunk in queries.rollouts(engine, 1, chosen) for it in chunk} == mine
-    assert mine
+    rollout_filter = parse_where(f"{terms} mode:train")
+    assert {rollout.row.id for chunk in queries.rollouts(engine, 1, rollout_filter) for rollout in chunk} == ids
+    assert ids
 
 
 def test_where_a_dead_group_has_real_advantages_no_filter_says_which_were_trained_on() -> None:
     rows = columns_of(400, steps=1, reward=0.0, advantage=[0.7, 6e-4, *[0.0] * 398])
-    found = outcomes(rows, success=SUCCESS, is_running=False, config={})
-    assert where(Outcome.TRAINED, rows, found, success=SUCCESS) == "id:1"
+    codes = outcomes(rows, success=SUCCESS, is_running=False, config={})
+    assert where(Outcome.TRAINED, rows, codes, success=SUCCESS) == "id:1"
     rows = columns_of(400, steps=1, reward=0.0, advantage=[0.7, 6e-4] * 200)
-    found = outcomes(rows, success=SUCCESS, is_running=False, config={})
-    assert where(Outcome.TRAINED, rows, found, success=SUCCESS) == ""
+    codes = outcomes(rows, success=SUCCESS, is_running=False, config={})
+    assert where(Outcome.TRAINED, rows, codes, success=SUCCESS) == ""
 
 
 def test_tokens_are_those_of_a_gradient_of_all_that_were_sampled() -> None:
@@ -204,9 +206,9 @@ def test_tokens_are_those_of_a_gradient_of_all_that_were_sampled() -> None:
         4, steps=1, reward=[0, 1, 1, 0], advantage=[-0.7, 0.7, 0.7, -0.7], completion_tokens=[10, 20, 30, 40],
         stop_reason=["done", "done", "length", "done"], dropped=[None, None, None, "stale"], env_tokens=[1, 2, 3, NAN],
     )  # fmt: skip
-    found = outcomes(rows, success=SUCCESS, is_running=False, config={"mask_truncated_completions": True})
-    assert counts(found)[Outcome.TRAINED] == 2
-    assert Tokens.of(rows, found) == Tokens(trained=30, all=100, unknown=40, inserted=6)
+    codes = outcomes(rows, success=SUCCESS, is_running=False, config={"mask_truncated_completions": True})
+    assert counts(codes)[Outcome.TRAINED] == 2
+    assert Tokens.of(rows, codes) == Tokens(trained=30, all=100, unknown=40, inserted=6)
 
 
 NAN = float("nan")
@@ -241,17 +243,17 @@ def test_what_importance_sampling_dropped_is_told_only_where_the_trainer_says_th
 
 def test_the_masks_that_are_on_are_those_that_a_rollouts_own_page_names(engine: Engine) -> None:
     config = VLLM | CONFIG | {"off_policy_mask_threshold": 0.5}
-    rows, known = columns(engine), stored(engine)
-    found = outcomes(rows, success=SUCCESS, is_running=False, config=config)
-    trained = found == OUTCOMES.index(Outcome.TRAINED)
+    rows, rows_by_id = columns(engine), stored(engine)
+    codes = outcomes(rows, success=SUCCESS, is_running=False, config=config)
+    trained = codes == OUTCOMES.index(Outcome.TRAINED)
     groups = {
-        it: columns_of_rows([row for row in known.values() if row.group == known[it].group])
-        for it in rows.id[trained].tolist()
+        row_id: columns_of_rows([row for row in rows_by_id.values() if row.group == rows_by_id[row_id].group])
+        for row_id in rows.id[trained].tolist()
     }
     state: dict[str, Any] = {"is_evaluation": False, "is_running": False, "config": config}
-    told = [training(group, it, **state) for it, group in groups.items()]
+    judgements = [training(group, row_id, **state) for row_id, group in groups.items()]
     expected = [
-        sum(any(word in clause for clause in it.unknown) for it in told)
+        sum(any(word in clause for clause in judgement.unknown) for judgement in judgements)
         for word in ("importance sampling", "off-policy", "as truncated")
     ]
     assert [mask.rollouts for mask in masks(rows, trained, config, {})] == expected
@@ -270,8 +272,8 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
         "clip_ratio/region_mean": flat(0.0),
         "entropy": (*flat(2.0, range(1, 18)), (18, 0.003), (19, 0.01), (20, 0.01)),
     }
-    said = {it.name: (it.sentence, it.is_bad) for it in signals(scalars, config, 12)}
-    assert said == {
+    sentences = {signal.name: (signal.sentence, signal.is_bad) for signal in signals(scalars, config, 12)}
+    assert sentences == {
         "grad_norm": ("Non-zero at all 2 logged steps (0.25 to 0.5).", False),
         "learning_rate": ("It is 0 since step 12: the policy is not updated.", True),
         "clip_ratio/region_mean": (
@@ -284,7 +286,7 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "trend", "said"),
+    ("name", "trend", "sentence"),
     [
         ("learning_rate", (), "Not logged; the configured value is 1e\u221206."),
         ("learning_rate", flat(1e-6, [3]), "Non-zero at the one logged step, 3 (1e\u221206)."),
@@ -299,30 +301,35 @@ def test_one_sentence_on_each_figure_of_the_policy() -> None:
         ("entropy", (*flat(2.0), *flat(0.5, range(31, 34))), "0.5 nats per token, 25% of the initial median (2)."),
     ],
 )
-def test_the_sentence_follows_the_figure(name: str, trend: Trend, said: str) -> None:
-    assert next(it.sentence for it in signals({name: trend}, {"learning_rate": 1e-6}, 2) if it.name == name) == said
+def test_the_sentence_follows_the_figure(name: str, trend: Trend, sentence: str) -> None:
+    assert (
+        next(signal.sentence for signal in signals({name: trend}, {"learning_rate": 1e-6}, 2) if signal.name == name)
+        == sentence
+    )
 
 
 def test_a_figure_that_was_nothing_only_lately_is_said_and_is_no_verdict() -> None:
     """A schedule that ends at 0 is how a training ends."""
-    found = signals({"learning_rate": (*flat(1e-6), (31, 0.0))}, {}, 22)[1]
-    assert (found.sentence, found.is_bad) == ("It is 0 since step 31.", False)
-    found = signals({"learning_rate": flat(0.0)}, {}, 22)[1]
-    assert found.is_bad
+    signal = signals({"learning_rate": (*flat(1e-6), (31, 0.0))}, {}, 22)[1]
+    assert (signal.sentence, signal.is_bad) == ("It is 0 since step 31.", False)
+    signal = signals({"learning_rate": flat(0.0)}, {}, 22)[1]
+    assert signal.is_bad
 
 
 def test_a_policy_that_stays_where_it_began() -> None:
-    found = next(it for it in signals({"kl": flat(1e-12)}, {"beta": 0.04}, 22) if it.name == "kl")
-    assert found.is_bad
-    assert found.sentence == "It is at most 1e\u221212 at all 30 logged steps: the policy is not updated."
-    assert not next(it for it in signals({"kl": flat(0.0, [1, 2])}, {"beta": 0.04}, 1) if it.name == "kl").is_bad
+    signal = next(signal for signal in signals({"kl": flat(1e-12)}, {"beta": 0.04}, 22) if signal.name == "kl")
+    assert signal.is_bad
+    assert signal.sentence == "It is at most 1e\u221212 at all 30 logged steps: the policy is not updated."
+    assert not next(
+        signal for signal in signals({"kl": flat(0.0, [1, 2])}, {"beta": 0.04}, 1) if signal.name == "kl"
+    ).is_bad
 
 
 def test_a_gradient_that_is_no_number_any_more_is_said() -> None:
-    found = signals({"grad_norm": ((1, 0.5),), "learning_rate": flat(1e-6)}, {})[0]
-    assert found.is_bad
-    assert found.sentence == "Not finite, or not logged, after step 1; learning_rate was logged up to step 30."
-    assert found.clause.startswith("grad_norm: Not finite, or not logged, after step 1")
+    signal = signals({"grad_norm": ((1, 0.5),), "learning_rate": flat(1e-6)}, {})[0]
+    assert signal.is_bad
+    assert signal.sentence == "Not finite, or not logged, after step 1; learning_rate was logged up to step 30."
+    assert signal.clause.startswith("grad_norm: Not finite, or not logged, after step 1")
 
 
 def links(html: str) -> dict[str, str]:
@@ -335,11 +342,11 @@ def links(html: str) -> dict[str, str]:
 def test_the_page_says_what_became_of_the_rollouts_and_leads_to_them(engine: Engine, client: TestClient) -> None:
     html = client.get(f"/runs/{RUN}/why/trained?steps=all").text
     rows = columns(engine)
-    found = counts(outcomes(rows, success=SUCCESS, is_running=False, config=CONFIG))
+    number_by_outcome = counts(outcomes(rows, success=SUCCESS, is_running=False, config=CONFIG))
     for name, outcome in (("trained on", Outcome.TRAINED), ("masked: truncated", Outcome.TRUNCATED)):
         opened = client.get(links(html)[name]).text
-        assert f"<strong>{found[outcome]:,.0f}</strong> rollouts" in opened
-    assert f"{found[Outcome.TRAINED]:.0f} of {len(rows)} rollouts" in html
+        assert f"<strong>{number_by_outcome[outcome]:,.0f}</strong> rollouts" in opened
+    assert f"{number_by_outcome[Outcome.TRAINED]:.0f} of {len(rows)} rollouts" in html
     assert "but the policy is not updating: learning_rate is 0 since step 11." in html
     assert "the KL penalty also applies to rollouts with advantage 0" in html
     assert "of evaluations, never trained on" in html
@@ -348,9 +355,9 @@ def test_the_page_says_what_became_of_the_rollouts_and_leads_to_them(engine: Eng
 def test_rollouts_that_an_error_ended_and_that_were_trained_on_are_named(engine: Engine, client: TestClient) -> None:
     broken = page_of(client, f"/runs/{RUN}/why/trained?steps=all").broken
     rows = columns(engine)
-    found = outcomes(rows, success=SUCCESS, is_running=False, config=CONFIG)
-    mine = (found == OUTCOMES.index(Outcome.TRAINED)) & np.isin(rows.status, (Status.ERROR, Status.ABORTED))
-    assert (broken.rollouts, broken.advantage) == (mine.sum(), pytest.approx(rows.advantage[mine].mean()))
+    codes = outcomes(rows, success=SUCCESS, is_running=False, config=CONFIG)
+    is_broken = (codes == OUTCOMES.index(Outcome.TRAINED)) & np.isin(rows.status, (Status.ERROR, Status.ABORTED))
+    assert (broken.rollouts, broken.advantage) == (is_broken.sum(), pytest.approx(rows.advantage[is_broken].mean()))
     assert rollouts_at(engine, broken.address) == broken.rollouts > 5
 
 

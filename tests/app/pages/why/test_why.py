@@ -79,9 +79,11 @@ def clients(folder: Path) -> Iterator[dict[str, TestClient]]:
     run = start_run("nothing yet", eval_name="planted", db=folder / "none.db")
     run.rollout([{"role": "user", "content": "?"}], task=HOSTILE_TASK, step=1)
     flush()
-    found = {it.stem: TestClient(create_app(it), base_url="http://127.0.0.1") for it in folder.glob("*.db")}
-    yield found
-    for client in found.values():
+    clients_by_name = {
+        path.stem: TestClient(create_app(path), base_url="http://127.0.0.1") for path in folder.glob("*.db")
+    }
+    yield clients_by_name
+    for client in clients_by_name.values():
         client.close()
 
 
@@ -97,8 +99,8 @@ def uid(folder: Path) -> str:
     return last_run(folder / "low.db").uid
 
 
-def page_of(clients: dict[str, TestClient], name: str, **given: object) -> str:
-    answer = clients[name].get(urls.why("latest", **given))
+def page_of(clients: dict[str, TestClient], name: str, **parameters: object) -> str:
+    answer = clients[name].get(urls.why("latest", **parameters))
     assert answer.status_code == 200, answer.text
     return answer.text
 
@@ -143,7 +145,7 @@ def test_what_a_rollout_has_above_the_best_is_a_bar_of_its_own_and_a_negative_me
     costs = (("truncation", 1.6), ("wrong_answer", 0.05))
     shares = tuple(Share(of[name], cost, 1, f"cause:{name}") for name, cost in costs)
     fall = make_fall(Waterfall(1.0, -0.6, 1.6, 0.05, shares), "as set", "a-run", "step:1..2", 5)
-    assert [(it.id, it.reward) for it in fall.stairs] == [
+    assert [(line.id, line.reward) for line in fall.stairs] == [
         ("best", 1.0), ("above", 0.05), ("truncation", -1.6), ("wrong_answer", -0.05), ("mean", -0.6),
     ]  # fmt: skip
     assert fall.mean_share == 0
@@ -154,7 +156,7 @@ def test_what_a_rollout_has_above_the_best_is_a_bar_of_its_own_and_a_negative_me
     assert (cut.start, cut.length) == pytest.approx((100 * 0.05 / 1.65, 100 * 1.6 / 1.65), abs=0.02)
     assert (mean.start, mean.length) == pytest.approx((0, fall.zero), abs=0.02)
     assert wrong.before == cut.after
-    assert [it.share for it in fall.causes] == pytest.approx([1.6 / 1.65, 0.05 / 1.65])
+    assert [cause.share for cause in fall.causes] == pytest.approx([1.6 / 1.65, 0.05 / 1.65])
 
 
 # --- The cards
@@ -165,25 +167,27 @@ def test_the_page_says_first_what_costs_most_what_is_lost_and_what_to_change(
 ) -> None:
     report = diagnose(db=folder / "low.db")
     html = page_of(clients, "low")
-    said = text_of(html[html.index('class="verdict"') :])
+    verdict = text_of(html[html.index('class="verdict"') :])
     first = report.cards[0]
-    assert f"Fault of the set-up: {first.title}" in said
-    assert said.index(first.title) < said.index("Lost reward by cause")
-    assert said.index(first.suggestion) < said.index("Lost reward by cause")
-    assert "Best reward 1.000: the run's 99th percentile" in said
-    unscored = int(re.findall(r", (\d+) without a reward counted as 0", said)[0])
+    assert f"Fault of the set-up: {first.title}" in verdict
+    assert verdict.index(first.title) < verdict.index("Lost reward by cause")
+    assert verdict.index(first.suggestion) < verdict.index("Lost reward by cause")
+    assert "Best reward 1.000: the run's 99th percentile" in verdict
+    unscored = int(re.findall(r", (\d+) without a reward counted as 0", verdict)[0])
     mean = f"Mean reward, with {unscored} unscored as 0: {report.fall.mean:.3f} of 1.000"
-    assert f"{mean} , {report.fall.lost:.3f} lost per rollout" in said
-    assert unscored == sum(it.rollouts for it in report.fall.shares if it.cause.id == "infrastructure")
+    assert f"{mean} , {report.fall.lost:.3f} lost per rollout" in verdict
+    assert unscored == sum(share.rollouts for share in report.fall.shares if share.cause.id == "infrastructure")
     for card in report.cards:
         assert f'id="card-{card.id}"' in html
-        told = text_of(html[html.index(f'id="card-{card.id}"') :].partition(' class="fold')[0])
-        assert (f"{card.share:.0%} of rollouts" if card.cost is None else f"\u2212{card.cost:.3f}") in told
-        assert all(sentence in told for sentence in card.evidence)
-        assert card.cost is None or ("these bars add up" if card.is_part else "the costs do not add up") in told
+        card_text = text_of(html[html.index(f'id="card-{card.id}"') :].partition(' class="fold')[0])
+        assert (f"{card.share:.0%} of rollouts" if card.cost is None else f"\u2212{card.cost:.3f}") in card_text
+        assert all(sentence in card_text for sentence in card.evidence)
+        assert card.cost is None or ("these bars add up" if card.is_part else "the costs do not add up") in card_text
     assert len(report.cards) > 2
     assert (
-        html.count('<line class="limit"') == sum(it.limit is not None and len(it.trend) > 1 for it in report.cards) > 0
+        html.count('<line class="limit"')
+        == sum(card.limit is not None and len(card.trend) > 1 for card in report.cards)
+        > 0
     )
 
 
@@ -210,13 +214,13 @@ def test_what_another_card_explains_stands_below_it_and_says_so() -> None:
         a_card("dead_groups", 0.3),
         a_card("mine", 0.2, "truncation"),  # which stands above: no circle
     )
-    shown = make_cards(REPORT, cards, Settings(), "a-run", lambda _: queries.Count(3, exact=True))
-    assert [(it.card.id, [below.card.id for below in it.follows]) for it in shown] == [
+    shown_cards = make_cards(REPORT, cards, Settings(), "a-run", lambda _: queries.Count(3, exact=True))
+    assert [(shown_card.card.id, [child.card.id for child in shown_card.children]) for shown_card in shown_cards] == [
         ("truncation", ["never_acted", "dead_groups"]),
         ("mine", []),
     ]
-    assert shown[0].follows[1].follows_from == [("truncation", "Truncation"), ("never_acted", "Never acted")]
-    assert shown[1].diagnostic is None  # somebody's own
+    assert shown_cards[0].children[1].parents == [("truncation", "Truncation"), ("never_acted", "Never acted")]
+    assert shown_cards[1].diagnostic is None  # somebody's own
 
 
 def test_commands_to_copy_name_the_database_that_is_served(
@@ -225,21 +229,21 @@ def test_commands_to_copy_name_the_database_that_is_served(
     db = folder / "low.db"
     assert f"logs-ui diagnose {uid} --db {db} --threshold ID=VALUE --save" in page_of(clients, "low")
     part = "{% from 'why/_why_tabs.html' import part %}{{ part({'uid': 'r'}, 'some') }}"
-    said = make_templates(db=db_option(db)).from_string(part).render()
-    assert f"<code>logs-ui diagnose r --db {db} --all</code>" in said
+    html = make_templates(db=db_option(db)).from_string(part).render()
+    assert f"<code>logs-ui diagnose r --db {db} --all</code>" in html
     monkeypatch.setenv("LOGS_UI_DB", str(db))
     assert db_option(db) == f" --db {db}", "another terminal does not know the variable"
-    own = folder / "logs-ui" / "logs-ui.db"
+    default_path = folder / "logs-ui" / "logs-ui.db"
     monkeypatch.setenv("XDG_DATA_HOME", str(folder))
-    assert db_option(own) == f" --db {own}", "LOGS_UI_DB names another"
+    assert db_option(default_path) == f" --db {default_path}", "LOGS_UI_DB names another"
     monkeypatch.delenv("LOGS_UI_DB")
-    assert db_option(own) == "", "it is found without"
+    assert db_option(default_path) == "", "it is found without"
 
 
 def test_a_card_whose_filter_cannot_be_read_leads_nowhere() -> None:
     cards = (a_card("mine", 0.2, where="no_such_field>3"),)
-    (shown,) = make_cards(REPORT, cards, Settings(), "a-run", lambda _: _never())
-    assert (shown.address, shown.count) == (None, None)
+    (shown_card,) = make_cards(REPORT, cards, Settings(), "a-run", lambda _: _never())
+    assert (shown_card.address, shown_card.count) == (None, None)
 
 
 def _never() -> queries.Count:
@@ -264,8 +268,8 @@ def test_a_rollouts_page_says_the_cause_and_the_loss_that_why_tells(clients: dic
     (address,) = re.findall(r'<tr class="of-truncation">.*?class="row-link" href="([^"]+)"', html, re.DOTALL)
     table = clients["low"].get(unescape(address)).text
     row = re.findall(r'<tr id="row-(\d+)"', table)[0]
-    said = text_of(clients["low"].get(urls.rollout("latest", int(row))).text)
-    assert "cause truncated reward lost \u22121.200" in said
+    text = text_of(clients["low"].get(urls.rollout("latest", int(row))).text)
+    assert "cause truncated reward lost \u22121.200" in text
 
 
 # --- Nothing to say
@@ -306,23 +310,23 @@ def test_a_figure_that_was_bad_before_is_worse() -> None:
 
 
 def test_a_run_in_warm_up_says_how_much_it_has_and_needs(clients: dict[str, TestClient]) -> None:
-    said = text_of(page_of(clients, "early"))
-    assert "Too early for a diagnosis" in said
-    assert "The diagnosis needs 32 rollouts from 2 steps; the run has 8 rollouts from 1 step." in said
-    assert "Checked, no finding" not in said
+    text = text_of(page_of(clients, "early"))
+    assert "Too early for a diagnosis" in text
+    assert "The diagnosis needs 32 rollouts from 2 steps; the run has 8 rollouts from 1 step." in text
+    assert "Checked, no finding" not in text
 
 
 def test_a_slice_of_few_rollouts_says_that_they_are_too_few(clients: dict[str, TestClient]) -> None:
-    said = text_of(page_of(clients, "low", step_min=4, step_max=4))
-    assert "Too few rollouts for a diagnosis" in said
-    assert "this selection has 24" in said
-    assert "Lost reward by cause" in said
+    text = text_of(page_of(clients, "low", step_min=4, step_max=4))
+    assert "Too few rollouts for a diagnosis" in text
+    assert "this selection has 24" in text
+    assert "Lost reward by cause" in text
 
 
 def test_a_run_without_a_finished_rollout_says_what_is_next(clients: dict[str, TestClient]) -> None:
-    said = text_of(page_of(clients, "none"))
-    assert "No rollout has ended yet." in said
-    assert "The diagnosis needs 32 rollouts from 2 steps." in said
+    text = text_of(page_of(clients, "none"))
+    assert "No rollout has ended yet." in text
+    assert "The diagnosis needs 32 rollouts from 2 steps." in text
 
 
 @pytest.mark.parametrize(
@@ -361,8 +365,8 @@ def test_a_page_that_nothing_is_new_for_is_told_so(clients: dict[str, TestClient
 
 def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path, uid: str) -> None:
     with TestClient(create_app(folder / "low.db"), base_url="http://127.0.0.1", headers=OURS) as client:
-        given = {"max_reward": "2", "solved_at": "", "steps": "5", "threshold.truncation": "0.2"}
-        answer = client.post(urls.of_run(uid, "why", "settings"), data=given, follow_redirects=False)
+        form = {"max_reward": "2", "solved_at": "", "steps": "5", "threshold.truncation": "0.2"}
+        answer = client.post(urls.of_run(uid, "why", "settings"), data=form, follow_redirects=False)
         assert (answer.status_code, answer.headers["location"]) == (303, f"{urls.why(uid)}#settings")
         html = flat(client.get(urls.why(uid)).text)
         assert "Best reward 2.000: as set" in text_of(html)
@@ -387,7 +391,7 @@ def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path, uid
         client.post(urls.of_run(uid, "why", "settings"), data={"reset": "1"})
         assert "the run's 99th percentile" in text_of(flat(client.get(urls.why(uid)).text))
         elsewhere = {"Sec-Fetch-Site": "cross-site"}
-        assert client.post(urls.of_run(uid, "why", "settings"), data=given, headers=elsewhere).status_code == 403
+        assert client.post(urls.of_run(uid, "why", "settings"), data=form, headers=elsewhere).status_code == 403
 
 
 # --- The overview
@@ -407,9 +411,9 @@ def test_the_overview_asks_for_it_once_and_shows_it_at_once_from_then_on(folder:
         short = short_of(client)
         then = flat(client.get(urls.overview(uid)).text)
         assert 'hx-trigger="load"' not in then
-        asked = re.search(r'hx-get="([^"]+)" hx-trigger="load"', first)
-        assert asked
-        filled = client.get(unescape(asked[1]), headers=fragment("overview"))
+        request = re.search(r'hx-get="([^"]+)" hx-trigger="load"', first)
+        assert request
+        filled = client.get(unescape(request[1]), headers=fragment("overview"))
         assert "HX-Push-Url" not in filled.headers
         for html in (flat(short), then):
             assert 'class="thin-fall"' in html
@@ -458,8 +462,8 @@ def test_the_page_is_for_everybody(browser: Browser, url: str, uid: str, theme: 
     for width in (1440, 900, 400):
         page.set_viewport_size({"width": width, "height": 900})
         page.goto(url + urls.why(uid))
-        for told in page.locator("details").all():
-            told.evaluate("it => it.open = true")
+        for details in page.locator("details").all():
+            details.evaluate("it => it.open = true")
         assert violations(page) == []
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.goto(url + urls.overview(uid))
