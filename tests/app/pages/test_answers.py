@@ -50,13 +50,13 @@ def test_the_table_has_answers_where_the_dataset_has_references(
     client: TestClient, runs: dict[str, str], kind: str, keys: tuple[str, ...]
 ) -> None:
     rows = page_of(client, f"/runs/{runs[kind]}").rows
-    assert [column.key for column in rows.columns.shown] == ["id", *keys]
+    assert [column.key for column in rows.columns.visible] == ["id", *keys]
     assert set(rows.answers) == ({row.id for row in rows.lines} if keys == WITH_ANSWERS else set())
 
 
 def test_a_search_shows_its_places_in_place_of_answers(client: TestClient, runs: dict[str, str]) -> None:
     rows = page_of(client, f"/runs/{runs['documents']}?where=capital").rows
-    assert [column.key for column in rows.columns.shown] == ["id", *DEFAULT]
+    assert [column.key for column in rows.columns.visible] == ["id", *DEFAULT]
 
 
 def test_a_group_says_its_reference_once(client: TestClient, runs: dict[str, str]) -> None:

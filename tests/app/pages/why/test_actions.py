@@ -271,7 +271,7 @@ def test_the_sample_is_of_the_newest_rollouts_and_its_numbers_lead_to_them(clien
     for line in shown_page.sampled_actions.kinds:
         for linked in (line.rollouts, line.first_in, line.last_in, line.failed_in, line.looped_in):
             assert linked.address is None or rollouts_at(engine, linked.address) == min(linked.count, 60)
-        assert page_of(client, line.address).found.count.value >= 1, line.kind.name
+        assert page_of(client, line.address).matches.count.value >= 1, line.kind.name
     (late,) = [
         error
         for error in shown_page.sampled_actions.errors

@@ -201,7 +201,7 @@ def test_attempts_and_their_mean_lead_to_exactly_them(client: TestClient, engine
     assert len(lines) == len(TASKS) + 1
     for line in lines:
         assert rollouts_at(engine, line.attempts_address) == line.attempts
-        assert page_of(client, line.attempts_address).found.mean == pytest.approx(line.mean)
+        assert page_of(client, line.attempts_address).matches.mean == pytest.approx(line.mean)
 
 
 def test_a_cell_of_a_run_that_is_alive_leaves_out_what_is_not_done(client: TestClient, engine: Engine) -> None:
