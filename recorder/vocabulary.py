@@ -97,7 +97,8 @@ REPEATS = 0.5  # share of actions; the number is ours
 class LossCause(StrEnum):
     """The cause that a rollout's lost reward is counted under: the first of these that applies.
 
-    `diagnosis.waterfall` has their meanings and decides in numpy, `queries.sql.derived` in SQL; both use this order.
+    `diagnosis.waterfall` has their meanings and decides in numpy, `queries.sql.computed_fields` in SQL; both use
+    this order.
     """
 
     INFRASTRUCTURE = "infrastructure"

@@ -65,7 +65,7 @@ def import_rollouts(
     The format is recognized by the content. An import that is repeated adds nothing.
     """
     from logs_ui.recorder.importing.import_run import Importer
-    from logs_ui.recorder.importing.imported import ImportOptions
+    from logs_ui.recorder.importing.reader import ImportOptions
 
     if suggest is not None:
         if not suggest.is_file():

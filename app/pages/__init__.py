@@ -9,41 +9,19 @@ from logs_ui.app.pages.groups import compare_rollouts_page, group_page
 from logs_ui.app.pages.groups import page as groups_page
 from logs_ui.app.pages.overview import page as overview_page
 from logs_ui.app.pages.rollout import page as rollout_page
-from logs_ui.app.pages.rollouts import export_page, saved_views, suggestions
+from logs_ui.app.pages.rollouts import apply_filter, export_page, saved_views, suggestions
 from logs_ui.app.pages.rollouts import page as rollouts_page
 from logs_ui.app.pages.runs import page as runs_page
-from logs_ui.app.pages.why import (
-    actions as why_actions,
-)
-from logs_ui.app.pages.why import (
-    audit as why_audit,
-)
-from logs_ui.app.pages.why import (
-    page as why_page,
-)
-from logs_ui.app.pages.why import (
-    rewards as why_rewards,
-)
-from logs_ui.app.pages.why import (
-    settings as why_settings,
-)
-from logs_ui.app.pages.why import (
-    tab as why_tab,
-)
-from logs_ui.app.pages.why import (
-    tasks as why_tasks,
-)
-from logs_ui.app.pages.why import (
-    trained as why_trained,
-)
+from logs_ui.app.pages.why import actions, audit, rewards, settings, tab, tasks, trained
+from logs_ui.app.pages.why import page as why_page
 from logs_ui.app.parts import notes_forms
 
 # The order matters where one path matches another's pattern: /runs/ID/groups/live before /runs/ID/groups/{row_id}.
 ROUTERS: Final[tuple[APIRouter, ...]] = tuple(
     page.router
     for page in (
-        runs_page, compare_runs_page, overview_page, why_page, why_settings, why_tasks, why_rewards, why_actions,
-        why_trained, why_audit, why_tab, rollouts_page, export_page, suggestions, saved_views, rollout_page,
+        runs_page, compare_runs_page, overview_page, why_page, settings, tasks, rewards, actions,
+        trained, audit, tab, rollouts_page, export_page, suggestions, saved_views, apply_filter, rollout_page,
         groups_page, group_page, compare_rollouts_page, notes_forms,
     )
 )  # fmt: skip

@@ -8,8 +8,7 @@ turn.
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from itertools import groupby, zip_longest
-from typing import NamedTuple
+from itertools import groupby
 
 from logs_ui.app.parts.pictures import Picture
 from logs_ui.app.parts.timeline import Card, Fields
@@ -117,28 +116,6 @@ class TurnLine:
         return f"{images} not kept" if missing == count else f"{images}, {missing} not kept"
 
 
-class Parted(NamedTuple):
-    """Compares two rollouts action by action."""
-
-    same: list[Turn]  # turns of the first before the divergence; the second has the same actions
-    number: int | None  # the turn at which they diverge; None if they never do, and all turns are in `same`
-    # `a` and `b`: that turn; None for a rollout without it.
-    a: Turn | None
-    b: Turn | None
-    # `after_a` and `after_b`: the turns that followed.
-    after_a: list[Turn]
-    after_b: list[Turn]
-
-
-def parted(a: Sequence[Turn], b: Sequence[Turn]) -> Parted:
-    """Split two rollouts into the turns before, at and after the divergence."""
-    for place, (turn_a, turn_b) in enumerate(zip_longest(a, b)):
-        if turn_a is None or turn_b is None or turn_a.action != turn_b.action:
-            number = max(place + 1, *(turn.number for turn in (turn_a, turn_b) if turn is not None))
-            return Parted(list(a[:place]), number, turn_a, turn_b, list(a[place + 1 :]), list(b[place + 1 :]))
-    return Parted(list(a), None, None, None, [], [])
-
-
 def prompt_of(cards: Iterable[Card]) -> list[Card]:
     """Return the cards before the first turn."""
     return [card for card in cards if card.turn is None]
@@ -163,11 +140,6 @@ def images_of(cards: Sequence[Card]) -> list[Picture]:
     observed = [picture for card in cards if card.answer for picture in card.answer.pictures]
     contents = {picture.content for picture in observed}
     return [*observed, *(picture for card in cards for picture in card.pictures if picture.content not in contents)]
-
-
-def parting(a: Sequence[Turn], b: Sequence[Turn]) -> int | None:
-    """Return the number of the turn at which they diverge; None if they never do."""
-    return parted(a, b).number
 
 
 def left_out(numbers: Sequence[int], around: int | None) -> list[tuple[int, int]]:

@@ -17,6 +17,7 @@ from logs_ui.recorder.queries import Facets, RunSummary, background_refresh
 from logs_ui.recorder.queries.filters.fields import SEARCHED
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.sql import selection
+from logs_ui.recorder.queries.sql.liveness import DIED_AFTER_US
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
 
@@ -113,10 +114,7 @@ def _stands_still(summary: RunSummary, chosen: RolloutFilter) -> bool:
     """Return True if every change of the answer also changes the run's `changed` or state. A process that has been
     silent for long may be taken for dead while the answer is made, and come back.
     """
-    is_clear = (
-        summary.run.state != RunState.RUNNING
-        or not selection.DIED_AFTER_US // 2 < summary.silent < 2 * selection.DIED_AFTER_US
-    )
+    is_clear = summary.run.state != RunState.RUNNING or not DIED_AFTER_US // 2 < summary.silent < 2 * DIED_AFTER_US
     return is_clear and all(term.field not in _ELSEWHERE for term in chosen.terms)
 
 

@@ -1,8 +1,9 @@
 """Turns jobs into committed rows, in the thread that calls it: the helper process's main thread, or the writer's thread
 of a training without a helper process.
 
-The last part of a job's path: a job becomes changes (`rows/changes.py`), these a packed batch (`rows/packing.py`),
-and the batch an entry, which goes into the database or onto the disk (`storage/spool/durable_outlet.py`).
+The last part of a job's path: a job becomes changes (`rows/changes.py`), these a packed batch
+(`rows/draft_batches.py`), and the batch an entry, which goes into the database or onto the disk
+(`storage/spool/durable_outlet.py`).
 """
 
 import logging
@@ -15,7 +16,7 @@ from logs_ui.recorder.delivery.outlet import Counts, Handover
 from logs_ui.recorder.delivery.wire.jobs import Wire
 from logs_ui.recorder.errors import LogsUIError, RefusedDatabaseError
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.rows.packing import RowDraft, packed
+from logs_ui.recorder.rows.draft_batches import RowDraft, packed
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import Batch, Change, EntryNumber
 from logs_ui.recorder.storage.clock import now_us

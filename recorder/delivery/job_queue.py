@@ -14,7 +14,7 @@ from logs_ui.recorder.storage.changes import Change
 from logs_ui.recorder.storage.limits import Limits
 
 if TYPE_CHECKING:  # a training with a helper process makes no rows
-    from logs_ui.recorder.rows.packing import RowDraft
+    from logs_ui.recorder.rows.draft_batches import RowDraft
 
 logger = logging.getLogger("logs_ui")
 

@@ -17,11 +17,11 @@ from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.importing import source_files
 from logs_ui.recorder.importing.batch_writer import BatchWriter
 from logs_ui.recorder.importing.formats import readers
-from logs_ui.recorder.importing.imported import ImportedScalars, ImportOptions, Reader
 from logs_ui.recorder.importing.imported_rows import finite_number, row_of, step_of
+from logs_ui.recorder.importing.reader import ImportedScalars, ImportOptions, Reader
 from logs_ui.recorder.importing.run_registry import RunRegistry
 from logs_ui.recorder.importing.source_files import SUFFIXES, FileError, Head, JsonLines, Place, RecordError, odd_lines
-from logs_ui.recorder.rows.packing import RowDraft
+from logs_ui.recorder.rows.draft_batches import RowDraft
 from logs_ui.recorder.snapshot import error_line, visible
 from logs_ui.recorder.snapshot import name as shortened
 from logs_ui.recorder.spelling import misspelt, nearest

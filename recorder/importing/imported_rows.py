@@ -10,15 +10,15 @@ from typing import Any
 import orjson
 
 from logs_ui.recorder.capture.stop_causes import reason_of_text
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedScalars, Turn
 from logs_ui.recorder.importing.source_files import RecordError
 from logs_ui.recorder.labels import attributes_in, metrics_in, tags_in
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.rows.attribution import RowCalls
+from logs_ui.recorder.rows.draft_batches import RowDraft
 from logs_ui.recorder.rows.jobs import reward_columns
 from logs_ui.recorder.rows.messages import preview
 from logs_ui.recorder.rows.numbers import counts
-from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.rows.text_facts import answers, call_facts
 from logs_ui.recorder.snapshot import column, one_line, snapshot, tree

@@ -10,8 +10,8 @@ from typing import Any
 from sqlalchemy import Engine, func, select
 from sqlmodel import col
 
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportedScalars, Reader
 from logs_ui.recorder.importing.imported_rows import whole_number
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedRun, ImportedScalars, Reader
 from logs_ui.recorder.importing.source_files import Place
 from logs_ui.recorder.redaction import masked
 from logs_ui.recorder.snapshot import column, plain_settings

@@ -70,7 +70,6 @@ from logs_ui.recorder.queries.rollout_list import (
     window,
 )
 from logs_ui.recorder.queries.run_list import (
-    DIED,
     ListedRun,
     RunCounts,
     RunFilter,
@@ -85,8 +84,9 @@ from logs_ui.recorder.queries.run_list import (
 from logs_ui.recorder.queries.run_names import check_names, in_full, known_values, own_columns
 from logs_ui.recorder.queries.run_sources import run_sources, source_texts, tokenizer_json
 from logs_ui.recorder.queries.run_steps import Series, Step, last_steps, lowest_tasks, mean_rewards, step_series, steps
-from logs_ui.recorder.queries.runs import RunSummary, all_runs, find_run, mode_of, run_summary, state_of
+from logs_ui.recorder.queries.runs import RunSummary, all_runs, find_run, mode_of, run_summary
 from logs_ui.recorder.queries.scalars import ScalarCurve, last_logged_step, scalar_curves, scalars
+from logs_ui.recorder.queries.sql.liveness import DIED, state_of
 from logs_ui.recorder.queries.sql.matching import ALIKE
 from logs_ui.recorder.queries.time_boxed import neighbours_in_time, page_in_time
 from logs_ui.recorder.storage.clock import now

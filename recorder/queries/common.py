@@ -9,8 +9,9 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, func, literal,
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
+from logs_ui.recorder.queries.sql.liveness import lost_until
 from logs_ui.recorder.queries.sql.matching import LOST_ERROR
-from logs_ui.recorder.queries.sql.selection import Span, lost_until
+from logs_ui.recorder.queries.sql.selection import Span
 from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import Status, StopReason
 
@@ -68,7 +69,7 @@ def newest_ids(session: Session, run_id: int, step_max: float | None, number: in
 
 
 def as_shown(session: Session, run_id: int, stored: Iterable[EvaluationRow]) -> list[EvaluationRow]:
-    """Detach rows from the session, and mark those whose process died as aborted: see `selection.lost_until`."""
+    """Detach rows from the session, and mark those whose process died as aborted: see `liveness.lost_until`."""
     rows = list(stored)
     running = [row for row in rows if row.status == Status.RUNNING]
     session.expunge_all()  # else it would write the marks to the database

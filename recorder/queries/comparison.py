@@ -11,7 +11,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.queries.common import BOUND, WINDOW, Database, bounded, thinned
 from logs_ui.recorder.queries.run_steps import Step, step_series, steps
-from logs_ui.recorder.queries.sql import derived
+from logs_ui.recorder.queries.sql import computed_fields
 from logs_ui.recorder.queries.sql.matching import Marks, is_solved
 from logs_ui.recorder.storage.dialects import json_each, number, total, whole_sum
 from logs_ui.recorder.storage.tables import EvaluationRow, Scalar, StepStatistics
@@ -136,7 +136,10 @@ def task_results(
     # Not as a parameter: PostgreSQL would not see that the expression is the same in GROUP BY.
     key = func.coalesce(col(row.task), literal("", literal_execute=True)), col(row.group)
     of_run: tuple[Any, ...] = (col(row.run_id) == run_id, col(row.step).between(*steps), col(row.mode) == mode)
-    columns: dict[str, Any] = {"truncated": derived.stopped_for(StopReason.LENGTH.value), "errors": derived.failure()}
+    columns: dict[str, Any] = {
+        "truncated": computed_fields.stopped_for(StopReason.LENGTH.value),
+        "errors": computed_fields.failure(),
+    }
     columns |= {"turns": col(row.turns), "tokens": col(row.completion_tokens)}
     sums: list[Any] = [sum_(column) for column in columns.values() for sum_ in (func.count, whole_sum, func.max)]
     counts = func.min(col(row.step)), func.count(col(row.reward)), func.sum(is_solved(marks)), total(col(row.reward))

@@ -19,8 +19,9 @@ from logs_ui.recorder.errors import RolloutNotFoundError
 from logs_ui.recorder.queries.common import Count, Database, as_shown, bounded
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, Sort
 from logs_ui.recorder.queries.rollout_list import Cursor, Rollout, read_rollouts
+from logs_ui.recorder.queries.sql.liveness import lost_until
 from logs_ui.recorder.queries.sql.matching import ALIKE, Marks, is_solved
-from logs_ui.recorder.queries.sql.selection import Section, Use, conditions, lost_until, sections
+from logs_ui.recorder.queries.sql.selection import Section, Use, conditions, sections
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import Status, StopReason
 

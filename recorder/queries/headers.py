@@ -13,8 +13,8 @@ from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.queries.rollout_list import ids_after
 from logs_ui.recorder.queries.search.full_text import planning
+from logs_ui.recorder.queries.sql.liveness import lost_until
 from logs_ui.recorder.queries.sql.matching import LOST_ERROR
-from logs_ui.recorder.queries.sql.selection import lost_until
 from logs_ui.recorder.storage.tables import EvaluationRow
 from logs_ui.recorder.vocabulary import Status, StopReason
 
@@ -59,7 +59,7 @@ def headers(
 
 
 def _mark_lost_as_aborted(values: Values, until: int) -> Values:
-    """Replace status, stop_reason and error of rows whose process died: see `selection.lost_until`."""
+    """Replace status, stop_reason and error of rows whose process died: see `liveness.lost_until`."""
     columns: dict[str, list[Any]] = {name: list(values[name]) for name in _OF_LOST}
     for place, (status, created) in enumerate(zip(values["status"], values["created"], strict=True)):
         if status == Status.RUNNING and created <= until:

@@ -17,7 +17,8 @@ from logs_ui.recorder.queries.common import LARGE, Database, newest_ids
 from logs_ui.recorder.queries.filters.fields import FIELDS
 from logs_ui.recorder.queries.filters.language import split_name
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
-from logs_ui.recorder.queries.sql import derived, matching, selection
+from logs_ui.recorder.queries.sql import computed_fields, matching, selection
+from logs_ui.recorder.queries.sql.liveness import lost_until
 from logs_ui.recorder.queries.sql.matching import Marks
 from logs_ui.recorder.storage.dialects import total, whole_sum
 from logs_ui.recorder.storage.notes_tables import PersonalTag
@@ -216,9 +217,9 @@ def _column(name: str, *, is_text: bool = False) -> Any:
 
 
 def _properties(run_id: int) -> dict[str, Any]:
-    """Return expressions of the dimensions; rollouts whose process died are aborted: see `selection.lost_until`."""
+    """Return expressions of the dimensions; rollouts whose process died are aborted: see `liveness.lost_until`."""
     row = EvaluationRow
-    lost = and_(col(row.status) == Status.RUNNING, col(row.created) <= selection.lost_until(run_id))
+    lost = and_(col(row.status) == Status.RUNNING, col(row.created) <= lost_until(run_id))
     return {
         Dimension.TASK: col(row.task),
         Dimension.FAMILY: col(row.task),
@@ -228,7 +229,7 @@ def _properties(run_id: int) -> dict[str, Any]:
         Dimension.STATUS: case((lost, Status.ABORTED.value), else_=col(row.status)),
         Dimension.MODE: col(row.mode),
         Dimension.MODEL: col(row.model),
-        Dimension.LAG: derived.lag(),
+        Dimension.LAG: computed_fields.lag(),
     }
 
 
@@ -237,9 +238,9 @@ def _value(measure: str, marks: Marks) -> Any:
     if measure == Measure.SOLVED:
         return matching.is_solved(marks) if marks else cast(null(), Integer)
     if measure == Measure.ERRORS:
-        return derived.failure()
+        return computed_fields.failure()
     if measure == Measure.TRUNCATED or measure.startswith("stop:"):
-        return derived.stopped_for(
+        return computed_fields.stopped_for(
             StopReason.LENGTH.value if measure == Measure.TRUNCATED else measure.removeprefix("stop:")
         )
     return literal(1) if measure == Measure.COUNT else _column(measure)

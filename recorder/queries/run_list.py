@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, String, and_, case, cast, exists, func, literal, or_, select, tuple_, union_all
+from sqlalchemy import ColumnElement, String, cast, exists, func, literal, or_, select, tuple_, union_all
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -14,14 +14,12 @@ from logs_ui.recorder.queries.notes import NOTHING, Annotation, run_annotations
 from logs_ui.recorder.queries.rollout_list import Cursor
 from logs_ui.recorder.queries.run_totals import Totals
 from logs_ui.recorder.queries.runs import RunSummary, known_totals, summary
-from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
+from logs_ui.recorder.queries.sql.liveness import state_column
 from logs_ui.recorder.storage import clock
 from logs_ui.recorder.storage.dialects import json_each, number
 from logs_ui.recorder.storage.notes_tables import Note, PersonalTag, Star
 from logs_ui.recorder.storage.tables import Run, StepStatistics
-from logs_ui.recorder.vocabulary import Mode, RunState
-
-DIED = "died"
+from logs_ui.recorder.vocabulary import Mode
 
 
 @dataclass(frozen=True)
@@ -103,7 +101,7 @@ def count_runs(db: Database, chosen: RunFilter) -> RunCounts:
     """Count runs, exactly: there are never many."""
     now = clock.now(db)
     in_any_state = replace(chosen, states=())
-    state = select(_state(now).label("state")).where(*_conditions(in_any_state, now)).subquery().c.state
+    state = select(state_column(now).label("state")).where(*_conditions(in_any_state, now)).subquery().c.state
     by_state = select(state, func.count()).group_by(state)
     tag, of_run = col(PersonalTag.tag), col(PersonalTag.row) == ""
     by_tag = select(tag, func.count()).where(of_run).group_by(tag).order_by(func.count().desc(), tag)
@@ -138,21 +136,18 @@ def runs_since(db: Database, chosen: RunFilter, run_id: int) -> int:
 def run_marks(db: Database, ids: Iterable[int]) -> list[tuple[Any, ...]]:
     """Return values that change whenever the list's entries of these runs do, annotations excepted."""
     columns = (Run.id, Run.changed, Run.name, Run.error, Run.max_steps)
-    query = select(*map(col, columns), _state(clock.now(db))).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))
+    query = (
+        select(*map(col, columns), state_column(clock.now(db))).where(col(Run.id).in_(list(ids))).order_by(col(Run.id))
+    )
     with Session(db) as session:
         return [tuple(row) for row in session.execute(query)]
-
-
-def _state(now: int) -> ColumnElement[str]:
-    silent = and_(col(Run.state) == RunState.RUNNING, col(Run.heartbeat) < now - DIED_AFTER_US)
-    return case((silent, literal(DIED, literal_execute=True)), else_=col(Run.state))
 
 
 def _conditions(chosen: RunFilter, now: int) -> list[ColumnElement[bool]]:
     return [
         *(_contains(word) for word in chosen.words),
         *(col(Run.uid).in_(_select_annotated(PersonalTag, col(PersonalTag.tag) == tag)) for tag in chosen.tags),
-        *([_state(now).in_(chosen.states)] if chosen.states else []),
+        *([state_column(now).in_(chosen.states)] if chosen.states else []),
         *([col(Run.project).in_(chosen.projects)] if chosen.projects else []),
         *([col(Run.uid).in_(_select_annotated(Star))] if chosen.starred else []),
     ]

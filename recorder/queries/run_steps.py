@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from sqlmodel import col
 
 from logs_ui.recorder.queries.common import Database
-from logs_ui.recorder.queries.sql.selection import lost_until
+from logs_ui.recorder.queries.sql.liveness import lost_until
 from logs_ui.recorder.storage.dialects import mean, whole_sum
 from logs_ui.recorder.storage.step_sums import OF_STEP, RewardSums, details
 from logs_ui.recorder.storage.tables import EvaluationRow, StepDetails, StepStatistics

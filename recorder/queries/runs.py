@@ -17,7 +17,7 @@ from logs_ui.recorder.queries.background_refresh import ask_later
 from logs_ui.recorder.queries.common import Database
 from logs_ui.recorder.queries.filters.rollout_filter import nearest
 from logs_ui.recorder.queries.run_totals import Totals, totals
-from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
+from logs_ui.recorder.queries.sql.liveness import state_of
 from logs_ui.recorder.storage import clock
 from logs_ui.recorder.storage.tables import Run, StepStatistics
 from logs_ui.recorder.vocabulary import Mode, RunState
@@ -158,12 +158,6 @@ def summary(run: Run, of_run: Totals, now: int) -> RunSummary:
     truncated = None if run.lacks_figure("truncated") else of_run.truncated
     of_run = replace(of_run, truncated=truncated, errors=None if run.lacks_figure("errors") else of_run.errors)
     return RunSummary(run=run, state=state_of(run, now), silent=now - run.heartbeat, **vars(of_run))
-
-
-def state_of(run: Run, now: int) -> str:
-    """Return a RunState, or `died` if the last heartbeat is too long before `now`: see `clock.now`."""
-    died = run.state == RunState.RUNNING and now - run.heartbeat > DIED_AFTER_US
-    return "died" if died else run.state
 
 
 def _explain_lack(name: str, same_prefix: list[str], runs: list[tuple[str, ...]]) -> str:

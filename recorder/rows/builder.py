@@ -17,11 +17,11 @@ from logs_ui.recorder.rows import chat_parser
 from logs_ui.recorder.rows.actions import actions_of, images_in, note_empty_answers, scoring_entries
 from logs_ui.recorder.rows.attribution import RowCalls
 from logs_ui.recorder.rows.attribution.scoring_calls import ScoredRow
+from logs_ui.recorder.rows.draft_batches import RowDraft
 from logs_ui.recorder.rows.ends import acts_by_tools, end_of, ended_well
 from logs_ui.recorder.rows.jobs import rollout_reward
 from logs_ui.recorder.rows.messages import messages_of, preview, prompt_of
 from logs_ui.recorder.rows.numbers import counts, cut, environment_rewards, moves_of, seconds
-from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import Edit, RolloutCall
 from logs_ui.recorder.rows.text_facts import answers, call_facts, facts, prompt_key
 from logs_ui.recorder.rows.tokens import joined_turns, unsampled, with_logprobs

@@ -22,9 +22,9 @@ from logs_ui.recorder.rows.attribution import Attribution, RowCalls, attribute, 
 from logs_ui.recorder.rows.attribution.scoring_calls import ScoredRow, attribute_scoring
 from logs_ui.recorder.rows.builder import encoded
 from logs_ui.recorder.rows.chat_parser import Spelling, prompt_messages
+from logs_ui.recorder.rows.draft_batches import RowDraft
 from logs_ui.recorder.rows.ends import error_reason
 from logs_ui.recorder.rows.jobs import ColumnsJob, FailedJob, FinishedJob, HeaderJob, ReturnedJob, RunningJob
-from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.rows.task_names import asked_key
 from logs_ui.recorder.rows.text_compare import is_in

@@ -70,7 +70,7 @@ class RunChange:
 class RowChange:
     """Sets columns of a new or changed row; columns that are not given keep their values.
 
-    `rows/packing.py` adds measured columns and payloads before it is in a batch; then nothing changes it.
+    `rows/draft_batches.py` adds measured columns and payloads before it is in a batch; then nothing changes it.
     """
 
     run: str

@@ -12,7 +12,7 @@ from sqlmodel import col
 
 from logs_ui.recorder.delivery.committer import entry_of, take_in_before_reading
 from logs_ui.recorder.errors import LogsUIError
-from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
+from logs_ui.recorder.queries.sql.liveness import DIED_AFTER_US
 from logs_ui.recorder.storage.address import Address, masked_address
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.database import disposed, errors_in_plain_words, reading_engine, writing_engine

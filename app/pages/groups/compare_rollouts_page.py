@@ -11,6 +11,7 @@ from sqlalchemy import Connection
 from logs_ui.app.parts import figures, timeline, turns
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.differences import ALIKE, Differ, Segment, equal_segments
+from logs_ui.app.parts.divergence import find_divergence
 from logs_ui.app.parts.filter_form import checked_filter
 from logs_ui.app.parts.pictures import Picture
 from logs_ui.app.parts.reward_parts import RewardPart, reward_parts
@@ -169,7 +170,7 @@ def _page(
 ) -> CompareRolloutsPage:
     (a, cards_a), (b, cards_b) = (_open_side(db, row_id) for row_id in (id_a, id_b))
     turns_a, turns_b = turns.turns_of(cards_a), turns.turns_of(cards_b)
-    divergence = turns.parting(turns_a, turns_b)
+    divergence = find_divergence(turns_a, turns_b)
     differ = Differ()
     numbers = sorted({turn.number for turn in (*turns_a, *turns_b)})
     gaps = [] if is_whole else turns.left_out(numbers, divergence)

@@ -9,12 +9,13 @@ from fastapi.responses import RedirectResponse
 from sqlalchemy import Connection
 
 from logs_ui.app.pages.groups import charts as group_charts
+from logs_ui.app.pages.groups.best_and_worst import Lens, lens_of
 from logs_ui.app.pages.groups.charts import Strip
 from logs_ui.app.pages.groups.choice import GroupChoice, choice_of
-from logs_ui.app.pages.groups.lens import Lens, lens_of
 from logs_ui.app.parts import timeline, turns, words
 from logs_ui.app.parts.charts import Scale
 from logs_ui.app.parts.diagnoses import success_of
+from logs_ui.app.parts.divergence import find_divergence
 from logs_ui.app.parts.filter_form import checked_filter
 from logs_ui.app.parts.reward_parts import RewardPart, reward_parts
 from logs_ui.app.parts.timeline import Card
@@ -196,7 +197,7 @@ def _make_columns(
     best_id = min(rows, key=queries.by_reward).id or 0
     best_turns = turns_by_id.get(best_id)
     divergences = {
-        row_id: turns.parting(best_turns, row_turns)
+        row_id: find_divergence(best_turns, row_turns)
         for row_id, row_turns in turns_by_id.items()
         if best_turns is not None and row_id != best_id
     }

@@ -119,7 +119,7 @@ class Wire:
         return job
 
     def _as_batch(self, job: Job) -> tuple[list[bytes], int]:
-        from logs_ui.recorder.rows.packing import packed  # only a training with jobs that are not plain needs it
+        from logs_ui.recorder.rows.draft_batches import packed  # only a training with jobs that are not plain needs it
 
         batch = packed(changes_of(job))
         data, refused = entries.encoded(Entry(NO_ENTRY, 0, batch))

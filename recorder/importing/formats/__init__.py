@@ -3,7 +3,7 @@
 from functools import cache
 from importlib import import_module
 
-from logs_ui.recorder.importing.imported import Reader
+from logs_ui.recorder.importing.reader import Reader
 
 _READERS: tuple[str, ...] = (
     "inspect_logs:InspectReader",

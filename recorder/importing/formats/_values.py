@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from logs_ui.recorder.importing.imported import ImportedRollout
+from logs_ui.recorder.importing.reader import ImportedRollout
 from logs_ui.recorder.importing.source_files import Place, RecordError, file_id, json_value, open_read_only
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import Dropped, Mode, Status, StopReason

@@ -13,7 +13,7 @@ from typing import Any
 
 from logs_ui.recorder.importing.formats import _values
 from logs_ui.recorder.importing.formats._values import decode_json, micros, number, part, whole
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, Reader, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedRun, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.vocabulary import Lack, Mode, Status, StopReason
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from logs_ui.recorder.importing.formats._values import conversation, decode_json, halves, part, token_arrays
 from logs_ui.recorder.importing.formats.mapped import MappedReader
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedScalars, ImportOptions, Turn
 from logs_ui.recorder.importing.source_files import Place, RecordError
 from logs_ui.recorder.vocabulary import Dropped, Lack, Mode
 

@@ -22,7 +22,7 @@ from logs_ui.recorder.importing.formats._values import (
     token_arrays,
     whole,
 )
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, Reader, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedRun, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError, json_value
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import Lack, Status, StopReason

@@ -15,7 +15,7 @@ from zipfile import ZipFile, ZipInfo, is_zipfile
 import zstandard
 
 from logs_ui.recorder.importing.formats._values import key_of, micros, number, part, whole
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, Reader, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedRun, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError, json_value, records_of
 from logs_ui.recorder.vocabulary import Lack, Status, StopReason
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.importing.formats import _values
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportOptions, Reader, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedRun, ImportOptions, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError, file_id, find_files, records_of
 from logs_ui.recorder.spelling import misspelt, shortened
 from logs_ui.recorder.vocabulary import UNNAMED, Mode, Status, StopReason

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from logs_ui.recorder.importing.formats._values import decode_json, halves, key_of, number, part, restore_columns, whole
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportOptions, Reader, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedRun, ImportOptions, Reader, Turn
 from logs_ui.recorder.importing.source_files import Place, RecordError
 from logs_ui.recorder.vocabulary import Lack
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.importing.formats._values import fields_of, group_size, repeats, whole
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedRun, ImportedScalars, ImportOptions, Reader
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedRun, ImportedScalars, ImportOptions, Reader
 from logs_ui.recorder.importing.source_files import (
     FileError,
     Head,

@@ -19,7 +19,7 @@ import numpy as np
 
 from logs_ui.recorder.importing.formats import _values
 from logs_ui.recorder.importing.formats._values import decode_json, messages_of, micros, part, token_arrays
-from logs_ui.recorder.importing.imported import (
+from logs_ui.recorder.importing.reader import (
     ImportedRollout,
     ImportedRun,
     ImportedScalars,

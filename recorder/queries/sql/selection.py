@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, case, exists, func, literal, not_, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, exists, func, literal, not_, or_, select
 from sqlalchemy.orm import Session
 from sqlmodel import col
 
@@ -19,10 +19,9 @@ from logs_ui.recorder.queries.filters.fields import FIELDS, SEARCHED, Kind
 from logs_ui.recorder.queries.filters.rollout_filter import ByColumn, Order, RolloutFilter, Scored, Sort
 from logs_ui.recorder.queries.filters.terms import MANY, Range, Term, Value, is_id
 from logs_ui.recorder.queries.search import full_text
-from logs_ui.recorder.queries.sql import derived, matching
+from logs_ui.recorder.queries.sql import computed_fields, matching
+from logs_ui.recorder.queries.sql.liveness import is_heard_of, lost_until
 from logs_ui.recorder.queries.sql.matching import any_of, column_of, condition_elsewhere, has_error, in_range, value_of
-from logs_ui.recorder.storage.clock import now_us
-from logs_ui.recorder.storage.dialects import server_clock
 from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepStatistics
 from logs_ui.recorder.vocabulary import RunState, Status, StopReason
 
@@ -37,10 +36,6 @@ _SORTS: dict[Order, tuple[Any, bool]] = {  # key (None: the id alone), True if d
     Sort.SLOWEST: (col(EvaluationRow.seconds), True),
 }
 
-DIED_AFTER_US = 60_000_000
-"""A running run without a heartbeat for this long counts as died; the writer sends one every 5 s."""
-
-_NONE, _ALL = -1, 2**63 - 1  # limits of `created` that no rollout, or every one, is below
 _NARROW_STEPS = 500  # the rows of fewer steps can be collected and sorted
 _BY_REWARD = (Sort.LOWEST_REWARD, Sort.HIGHEST_REWARD)
 _INDEXED = frozenset({*_KINDS, "scored", "task", "step", "reward", "group", "id", "since", "until"})
@@ -140,18 +135,6 @@ def has_no_order(filter: RolloutFilter) -> bool:  # noqa: A002
     return filter.sort not in _SERVED or any(term.field not in kinds for term in filter.terms)
 
 
-def lost_until(run_id: int) -> ColumnElement[int]:
-    """Return a time in µs since the epoch: rollouts that are stored as running and began before it are lost, since
-    their process died. Readers see them as aborted; no process is left to record that.
-
-    In a run whose heartbeat stopped all running rollouts are lost; in a live run none; in a run that ended those that
-    began before its end, since evaluations that follow a training belong to its run.
-    """
-    under_way = col(Run.state) == RunState.RUNNING
-    until = select(case((under_way, _NONE), else_=col(Run.finished))).where(*_heard_of(run_id)).scalar_subquery()
-    return func.coalesce(until, _ALL)
-
-
 def in_statistics(filter: RolloutFilter) -> bool:  # noqa: A002
     """Return True if StepStatistics suffice for the filter: they have only eval, mode and step."""
     return filter.terms == filter.only("eval", "mode", "step").terms
@@ -174,7 +157,7 @@ def place_of(db: Session | Connection, row: EvaluationRow, sort: Order) -> Place
 
 
 def _key_of(sort: ByColumn) -> Any:
-    return derived.cause() if sort.name == "cause" else value_of(sort.field, sort.key, is_text=sort.is_text)
+    return computed_fields.cause() if sort.name == "cause" else value_of(sort.field, sort.key, is_text=sort.is_text)
 
 
 def sections(filter: RolloutFilter, after: Place | None, *, backwards: bool = False) -> list[Section]:  # noqa: A002
@@ -276,9 +259,9 @@ def _value(
         return _score_condition(Scored(str(value)), run_id)
     if term.field == "error":
         return has_error(value, _is_lost(run_id, filter))
-    if term.field in derived.FIELDS:
+    if term.field in computed_fields.FIELDS:
         span = within if within is not None and isinstance(within[0], int) else None
-        return derived.matches(term.field, _loose(term, value), run_id, filter, span)
+        return computed_fields.matches(term.field, _loose(term, value), run_id, filter, span)
     if FIELDS[term.field].column is None:
         return condition_elsewhere(term, value, run_id, within)
     if isinstance(value, Range):
@@ -322,13 +305,9 @@ def _score_condition(word: Scored, run_id: int) -> ColumnElement[bool]:
     awaited = and_(
         col(row.scored).is_(None),
         func.coalesce(col(row.stop_reason), "") != StopReason.EXCEPTION.value,
-        exists().where(col(Run.state) == RunState.RUNNING, *_heard_of(run_id)),
+        exists().where(col(Run.state) == RunState.RUNNING, *is_heard_of(run_id)),
     )
     return and_(lacks, ended, awaited if word == Scored.AWAITING else not_(awaited))
-
-
-def _heard_of(run_id: int) -> tuple[ColumnElement[bool], ColumnElement[bool]]:
-    return col(Run.id) == run_id, col(Run.heartbeat) >= server_clock(now_us()) - DIED_AFTER_US
 
 
 def _is_lost(run_id: int, filter: RolloutFilter) -> ColumnElement[bool]:  # noqa: A002

@@ -10,8 +10,8 @@ import pytest
 
 from logs_ui.recorder import start_run
 from logs_ui.recorder.guard import RAISE_VARIABLE
-from logs_ui.recorder.importing.imported import ImportedRollout
 from logs_ui.recorder.importing.imported_rows import _rewards
+from logs_ui.recorder.importing.reader import ImportedRollout
 from tests.support.stored import rows_of
 
 INF, NAN = math.inf, math.nan

@@ -30,7 +30,7 @@ from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.errors import LogsUIError
 from logs_ui.recorder.guard import RAISE_VARIABLE
-from logs_ui.recorder.rows import packing
+from logs_ui.recorder.rows import draft_batches as packing
 from logs_ui.recorder.rows.jobs import ColumnsJob, ReturnedJob, RunningJob
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.snapshot import snapshot

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from logs_ui.recorder.importing.formats import readers
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Reader
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedScalars, ImportOptions, Reader
 from logs_ui.recorder.importing.source_files import Head, Place, file_id, find_files
 from logs_ui.recorder.storage.payload import Tokens
 

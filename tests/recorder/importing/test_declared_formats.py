@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from logs_ui.recorder import export_run, import_run, load_run, load_runs
-from logs_ui.recorder.importing.imported import ImportedRollout
+from logs_ui.recorder.importing.reader import ImportedRollout
 from tests.recorder.importing.flat_reading import Read, write_lines
 from tests.support.factory import make_run_at
 

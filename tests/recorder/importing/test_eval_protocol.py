@@ -11,7 +11,7 @@ import pytest
 from logs_ui.recorder import import_run, load_run
 from logs_ui.recorder.importing.formats import readers
 from logs_ui.recorder.importing.formats.eval_protocol import EvalProtocolReader
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportOptions, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 from tests.recorder.importing.flat_reading import token_lists

@@ -11,7 +11,7 @@ import pytest
 
 from logs_ui.recorder import diagnose, export_run, import_run, load_run, load_runs, load_scalars
 from logs_ui.recorder.importing.import_run import Importer
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportOptions, Turn
 from logs_ui.recorder.vocabulary import Lack
 from tests.recorder.importing.flat_reading import Read, token_lists, write_lines
 

@@ -27,7 +27,7 @@ import zstandard
 from logs_ui.recorder import LogsUIError, import_run, load_run, load_runs
 from logs_ui.recorder.importing import batch_writer, formats, source_files
 from logs_ui.recorder.importing import import_run as importing
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions, Reader, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportOptions, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.storage.payload import Tokens
 from logs_ui.recorder.vocabulary import Mode

@@ -10,7 +10,7 @@ import pytest
 from logs_ui.recorder import diagnose, import_run, load_runs
 from logs_ui.recorder.importing import import_run as importing
 from logs_ui.recorder.importing.formats import readers
-from logs_ui.recorder.importing.imported import ImportedRollout, Reader, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, Reader, Turn
 from logs_ui.recorder.importing.source_files import Head, Place
 from logs_ui.recorder.vocabulary import Lack, Mode
 

@@ -16,7 +16,7 @@ from logs_ui.recorder import load_run
 from logs_ui.recorder.importing.formats import inspect_logs
 from logs_ui.recorder.importing.formats.inspect_logs import InspectReader
 from logs_ui.recorder.importing.import_run import import_run
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportOptions
 from logs_ui.recorder.importing.source_files import Head, Place
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 

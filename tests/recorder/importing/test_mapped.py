@@ -12,7 +12,7 @@ import pytest
 
 from logs_ui.recorder import LogsUIError, import_run, load_run
 from logs_ui.recorder.importing.formats.mapped import MappedReader, suggestion
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportOptions
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportOptions
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.vocabulary import Lack, Mode, Status, StopReason
 from tests.recorder.importing.flat_reading import token_lists, write_lines

@@ -12,7 +12,7 @@ import pytest
 from logs_ui.recorder import import_run, load_run, load_runs, load_scalars
 from logs_ui.recorder.importing.formats import readers
 from logs_ui.recorder.importing.formats.trackio import TrackioReader
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedScalars, ImportOptions
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError
 from logs_ui.recorder.vocabulary import Lack, Mode, Status
 

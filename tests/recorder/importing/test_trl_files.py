@@ -16,7 +16,7 @@ import pytest
 from logs_ui.recorder import diagnose, import_run, load_run, load_scalars
 from logs_ui.recorder.importing.formats.trl_completions import TrlReader
 from logs_ui.recorder.importing.import_run import Importer
-from logs_ui.recorder.importing.imported import ImportOptions
+from logs_ui.recorder.importing.reader import ImportOptions
 from logs_ui.recorder.importing.source_files import Head
 from logs_ui.recorder.vocabulary import Lack
 from tests.recorder.importing.flat_reading import Read

@@ -16,7 +16,7 @@ from logs_ui.recorder.importing.formats._values import (
     part,
     whole,
 )
-from logs_ui.recorder.importing.imported import ImportedRollout
+from logs_ui.recorder.importing.reader import ImportedRollout
 from logs_ui.recorder.importing.source_files import Place, RecordError
 from tests.recorder.importing.flat_reading import token_lists
 

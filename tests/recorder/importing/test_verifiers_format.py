@@ -17,7 +17,7 @@ from logs_ui.recorder import import_run, load_run, load_runs, load_scalars
 from logs_ui.recorder.importing.formats import readers
 from logs_ui.recorder.importing.formats.verifiers import VerifiersReader
 from logs_ui.recorder.importing.import_run import Importer
-from logs_ui.recorder.importing.imported import ImportedRollout, ImportedScalars, ImportOptions, Turn
+from logs_ui.recorder.importing.reader import ImportedRollout, ImportedScalars, ImportOptions, Turn
 from logs_ui.recorder.importing.source_files import Head, Place, RecordError, find_files
 from logs_ui.recorder.vocabulary import Dropped, Mode, Status, StopReason
 from tests.recorder.importing.flat_reading import token_lists

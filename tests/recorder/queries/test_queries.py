@@ -20,7 +20,7 @@ from logs_ui.recorder.queries import Count, Cursor
 from logs_ui.recorder.queries.filters.fields import FIELDS, Kind
 from logs_ui.recorder.queries.filters.rollout_filter import Order, RolloutFilter, Scored, Sort, parse_where
 from logs_ui.recorder.queries.filters.terms import Range, Term, Value
-from logs_ui.recorder.queries.sql.selection import DIED_AFTER_US
+from logs_ui.recorder.queries.sql.liveness import DIED_AFTER_US
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload, Run, Scalar, StepStatistics

@@ -26,8 +26,8 @@ from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.errors import NoDatabaseError, RunNotFoundError
 from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.rows.changes import changes_of
+from logs_ui.recorder.rows.draft_batches import RowDraft
 from logs_ui.recorder.rows.jobs import ColumnsJob, FailedJob, FinishedJob, ReturnedJob, RunningJob, reward_columns
-from logs_ui.recorder.rows.packing import RowDraft
 from logs_ui.recorder.rows.rollout_call import OpenCall, RowOptions, TokenizerSource
 from logs_ui.recorder.snapshot import snapshot
 from logs_ui.recorder.storage.changes import RowChange, RunChange

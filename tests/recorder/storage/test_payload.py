@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from logs_ui.recorder import flush, load_image, load_run, start_run
 from logs_ui.recorder.delivery.committer import entry_of
-from logs_ui.recorder.rows.packing import RowDraft, packed
+from logs_ui.recorder.rows.draft_batches import RowDraft, packed
 from logs_ui.recorder.storage.address import Address, as_text, database_address
 from logs_ui.recorder.storage.changes import Batch, Change, RunChange, StoredImage
 from logs_ui.recorder.storage.database import disposed, writing_engine

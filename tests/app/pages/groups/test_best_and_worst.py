@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
+from logs_ui.app.pages.groups.best_and_worst import Lens, lens_of
 from logs_ui.app.pages.groups.compare_rollouts_page import align_turn
-from logs_ui.app.pages.groups.lens import Lens, lens_of
 from logs_ui.app.parts import turns
 from logs_ui.app.parts.differences import Differ
+from logs_ui.app.parts.divergence import split_at_divergence
 from logs_ui.app.parts.timeline import Card, make_timeline
 from logs_ui.recorder import load_run, queries, start_run
 from logs_ui.recorder.queries import Kind, Rollout
@@ -54,10 +55,9 @@ def played(*actions: Any) -> list[turns.Turn]:
 def test_two_rollouts_have_a_beginning_a_parting_and_an_end(
     a: list[Any], b: list[Any], expected: tuple[Any, ...]
 ) -> None:
-    parts = turns.parted(played(*a), played(*b))
-    assert (
-        len(parts.same), parts.number, parts.a is not None, parts.b is not None, len(parts.after_a), len(parts.after_b)
-    ) == expected  # fmt: skip
+    split = split_at_divergence(played(*a), played(*b))
+    after = len(split.after_a), len(split.after_b)
+    assert (len(split.shared), split.number, split.a is not None, split.b is not None, *after) == expected
 
 
 def lens(*rollouts: tuple[float, Sequence[Any]], kind: Kind = Kind.MIXED) -> Lens | None:

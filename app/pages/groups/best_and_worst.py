@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from logs_ui.app.pages.groups.compare_rollouts_page import IMAGES, Aligned, Side, align_turn, better_side, compare_texts
 from logs_ui.app.parts.differences import Differ
+from logs_ui.app.parts.divergence import find_divergence, split_at_divergence
 from logs_ui.app.parts.timeline import Card, Text
-from logs_ui.app.parts.turns import Turn, TurnLine, parted, parting
+from logs_ui.app.parts.turns import Turn, TurnLine
 from logs_ui.recorder.queries import DEAD, Kind, RunSummary
 from logs_ui.recorder.storage.tables import EvaluationRow
 
@@ -49,14 +50,14 @@ def lens_of(
     (best, turns_a), (worst, turns_b) = completions[0], completions[-1]
     if kind in DEAD:
         worst, turns_b = next(
-            (pair for pair in completions[1:] if parting(turns_a, pair[1]) is not None), completions[-1]
+            (pair for pair in completions[1:] if find_divergence(turns_a, pair[1]) is not None), completions[-1]
         )
-    comparison = parted(turns_a, turns_b)
+    comparison = split_at_divergence(turns_a, turns_b)
     return Lens(
         a=_ending(Side(summary, best), comparison.after_a),
         b=_ending(Side(summary, worst), comparison.after_b),
         is_dead=kind in DEAD,
-        shared_turns=[turn.line for turn in comparison.same],
+        shared_turns=[turn.line for turn in comparison.shared],
         turn=None if comparison.number is None else _turn(comparison.number, comparison.a, comparison.b),
         better=better_side(best.reward, worst.reward),
         turn_rewards=(
