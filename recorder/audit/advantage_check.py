@@ -24,6 +24,7 @@ from logs_ui.recorder.diagnosis.wording import figure
 
 _TOLERANCE = 1e-4
 _EXPLAINED = 1e-3  # what an explanation must reach: an epsilon that is fitted is not exact
+_ROUNDED = 1e-2  # of the largest advantage: where rounding moves them further, it would explain any
 _TRIED = 8  # batches that differ: each costs some milliseconds for each explanation
 _POWERS = [10.0**power for power in range(-10, 7)]
 _GROUPS = {
@@ -53,7 +54,8 @@ class _Explanation:
 
     def holds(self, batch: Batch) -> bool:
         taken = _regroup(batch, self.weights, self.groups)
-        return taken is not None and bool(fits(taken, self.way, _EXPLAINED).all())
+        most = _ROUNDED * float(np.abs(batch.advantage).max())
+        return taken is not None and bool(fits(taken, self.way, _EXPLAINED, most).all())
 
 
 def _check(recorded: Recorded) -> Looked:
@@ -123,7 +125,10 @@ def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
         taken = _regroup(sample, weights, groups)
         if taken is None:
             continue
-        fitted = _POWERS if shape.aggregation == NORMALIZE else filter(None, [_rounded(epsilon_of(taken, shape))])
+        if shape.aggregation == NORMALIZE:  # a fit takes as long as 51 explanations
+            fitted = [_fit_epsilon(taken, shape)] if shape == way and weights == recorded_weights and not groups else []
+        else:
+            fitted = [replace(shape, epsilon=value) for value in filter(None, [_rounded(epsilon_of(taken, shape))])]
         faults: dict[str, str] = {}
         if groups:
             faults["advantage_groups"] = f"Each reward is compared with {_GROUPS[groups]}. "
@@ -131,13 +136,14 @@ def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
             faults["advantage_weights"] = f"The weights are {', '.join(map(figure, taken.weights))}. "
         if shape != way:
             faults["advantage_scale"] = f"The advantages are {shape}; the arguments ask for {way}. "
-        for epsilon, sign in product([shape.epsilon, *fitted], (1, -1)):
+        for candidate, sign in product([shape, *fitted], (1, -1)):
             named = dict(faults)
-            if epsilon != shape.epsilon:
+            if candidate != shape:
+                epsilon = max(candidate.epsilon, candidate.epsilon_of_functions, key=lambda it: it != shape.epsilon)
                 named["advantage_epsilon"] = f"ε is {epsilon:.3g}, not {shape.epsilon:.0e}. "
             if sign < 0:
                 named["advantage_sign"] = ""
-            made.append(_Explanation(replace(shape, epsilon=epsilon, sign=sign), named, weights, groups))
+            made.append(_Explanation(replace(candidate, sign=sign), named, weights, groups))
     return iter(
         sorted((candidate for candidate in made if candidate.faults), key=lambda candidate: len(candidate.faults))
     )
@@ -156,6 +162,17 @@ def _rounded(value: float | None) -> float | None:
     """Return a power of ten that is as good as equal, else the value; None for one that is not above 0."""
     near = None if value is None else next((power for power in _POWERS if abs(value - power) < 0.02 * power), value)
     return near if near is not None and near > 0 else None
+
+
+def _fit_epsilon(batch: Batch, way: Way) -> Way:
+    """Return the way with a power of ten as epsilon of functions, of the batch, or of both, that explains the sizes of
+    the recorded advantages best.
+    """
+    both = [replace(way, epsilon=power, epsilon_of_functions=power) for power in _POWERS]
+    one = [replace(way, epsilon_of_functions=power) for power in _POWERS]
+    other = [replace(way, epsilon=power) for power in _POWERS]
+    sizes = np.abs(batch.advantage)
+    return min([*both, *one, *other], key=lambda it: float(np.abs(sizes - np.abs(advantages(batch, it)[0])).max()))
 
 
 def _regroup(batch: Batch, weights: tuple[float, ...], groups: str) -> Batch | None:
