@@ -108,6 +108,14 @@ def test_an_epsilon_is_told_from_rounding(
     assert [it.evidence.partition(",")[0] for it in findings] == said
 
 
+def test_advantages_in_half_precision_are_in_their_order() -> None:
+    recorded = normalized(SMALL, 1e-4)
+    halved = np.float64(np.float16(recorded.advantage))
+    (finding,) = audit_rows(replace(recorded, advantage=halved), "r").findings
+    assert finding.id == "advantage"
+    assert finding.evidence == "The advantage of rollout 2 is -0.7426758, and -0.7429163 follows from the rewards."
+
+
 def test_functions_of_one_value_explain_no_advantage() -> None:
     recorded = normalized(CONSTANT, 1e-4)
     findings = audit_rows(replace(recorded, advantage=recorded.advantage**3), "r").findings
