@@ -58,6 +58,7 @@ WAYS = (
     Way(NORMALIZE, scale="batch"),
     Way(leaves_out=True, scale="none"),
     Way(leaves_out=True, scale="batch"),
+    Way(leaves_out=True),
     Way(spread=0),
 )
 
@@ -118,7 +119,7 @@ def advantages(batch: Batch, way: Way) -> tuple[Floats, Floats]:
             centered -= _mean(centered) if way.scale == "batch" else 0.0
         divisor = np.ones(len(rewards))
         if way.scale != "none":
-            scaled = centered if way.leaves_out else rewards
+            scaled = centered if way.leaves_out and way.scale == "batch" else rewards
             divisor = _by(whole if way.scale == "batch" else batch, scaled, _std, way.spread) + way.epsilon
         slack = _FLOAT32 * sizes / np.abs(divisor)
         return np.nan_to_num(way.sign * centered / divisor), np.nan_to_num(slack)

@@ -135,6 +135,7 @@ def test_calls_of_no_rollout_may_have_sampled_other_ids() -> None:
         (Way(scale="none"), [0.5, -0.5, 1.0, -1.0]),
         (Way(scale="batch", epsilon=0.0), [0.5222, -0.5222, 1.0445, -1.0445]),
         (Way(leaves_out=True, scale="none"), [1.0, -1.0, 2.0, -2.0]),
+        (Way(leaves_out=True, epsilon=0.0), [1.4142, -1.4142, 1.4142, -1.4142]),
         (Way(scale="none", clip=(0.0, 1.5)), [0.5, -0.5, 0.75, -0.75]),
         (Way(spread=0, epsilon=0.0), [1.0, -1.0, 1.0, -1.0]),
         (Way("normalize_then_sum", scale="batch", epsilon=0.0), [0.8660, -0.8660, 0.8660, -0.8660]),

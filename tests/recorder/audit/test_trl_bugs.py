@@ -31,6 +31,7 @@ RESHAPE = ("rewards.view(-1, num_generations)", "rewards.view(num_generations, -
 UNSCALED = ('if self.scale_rewards != "none":', "if False:")
 POPULATION = ("nanstd(rewards.view(-1, num_generations), dim=1)",
               "rewards.view(-1, num_generations).std(dim=1, correction=0)")  # fmt: skip
+LEFT_OUT = (SIGN[0], "advantages = (rewards - mean_grouped_rewards) * num_generations / (num_generations - 1)")
 SHUFFLED = ("advantages = advantages[process_slice]", "advantages = advantages[process_slice].flip(0)")
 
 
@@ -80,6 +81,7 @@ BUGS: list[tuple[list[tuple[str, str]], list[str], int]] = [
     ([RESHAPE], ["advantage_groups"], ROWS),
     ([UNSCALED], ["advantage_scale"], ROWS),
     ([POPULATION], ["advantage_scale"], ROWS),
+    ([LEFT_OUT], ["advantage_scale"], ROWS),
     ([SHUFFLED], ["advantage_order"], ROWS),
     ([IGNORED], ["advantage_weights"], ROWS),
 ]
