@@ -35,7 +35,7 @@ TOKEN_CHECKS = {
     ),
     "Prompt": TokenCheck(
         "The beginning of the prompt that the model was sent, and the dataset's prompt.",
-        "10 characters [ours]", "what prompt was sent",
+        "10 characters; 4 where no more of it is left [ours]", "what prompt was sent",
         {"prompt_cut_left": "The prompt is cut at the left: the dataset's beginning is not sent"},
     ),
     "Mask": TokenCheck(
@@ -84,7 +84,7 @@ TOKEN_CHECKS = {
 _ROUNDED = 1e-3
 _STOPS = {"stop", "stop_strings", "stop_token_ids"}  # sampling parameters that end an answer without an end token
 _ROLE = re.compile(r"^(?:system|user|assistant|developer)")
-_PIECE = 10  # characters of an end of a prompt
+_PIECE, _SHORT = 10, 4  # characters of an end of a prompt, and those that may be all of it that is left
 _TAGS, _SPACES = re.compile(r"<[^<>]*>"), re.compile(r"\s+")
 # As transformers cleans up what tokenizers decode, where a tokenizer asks for it.
 _CLEANED = re.compile(r" ([.?!,]|n't|'m|'s|'ve|'re)| (') ")
@@ -216,8 +216,9 @@ def _look_at_texts(rollout: Rollout, tokens: Tokens, sources: Sources, faults: d
     if rollout.row.sent_prompt == SentPrompt.OTHER and asked:
         # A prompt that is cut begins in the midst of the dataset's, and ends as it does.
         sent = _ROLE.sub("", _bare(sources.decode(tokens.prompt_ids, bare=True)))
-        is_cut = sent[:_PIECE] in "".join(asked)[1:] and asked[-1][-_PIECE:] in sent and not sent.startswith(asked[0])
-        faults["Prompt"] = ["prompt_cut_left"] * is_cut
+        is_within = sent[:_PIECE] in "".join(asked)[1:] and asked[-1][-_PIECE:] in sent
+        is_end = any(sent.startswith(asked[-1][-size:]) for size in range(_SHORT, _PIECE + 1))
+        faults["Prompt"] = ["prompt_cut_left"] * ((is_within or is_end) and not sent.startswith(asked[0]))
     actions = [entry["action"] for entry in rollout.own_actions if entry["turn"] and isinstance(entry["action"], dict)]
     names = sources.tools | {str(action["name"]) for action in actions if action.keys() == {"name", "arguments"}} - {
         "get_reward"

@@ -32,6 +32,10 @@ UNSCALED = ('if self.scale_rewards != "none":', "if False:")
 POPULATION = ("nanstd(rewards.view(-1, num_generations), dim=1)",
               "rewards.view(-1, num_generations).std(dim=1, correction=0)")  # fmt: skip
 LEFT_OUT = (SIGN[0], "advantages = (rewards - mean_grouped_rewards) * num_generations / (num_generations - 1)")
+CUT = (
+    '            prompt_ids = tokenized["input_ids"]\n',
+    '            prompt_ids = [ids[-8:] for ids in tokenized["input_ids"]]\n',
+)
 SHUFFLED = ("advantages = advantages[process_slice]", "advantages = advantages[process_slice].flip(0)")
 
 
@@ -84,6 +88,7 @@ BUGS: list[tuple[list[tuple[str, str]], list[str], int]] = [
     ([LEFT_OUT], ["advantage_scale"], ROWS),
     ([SHUFFLED], ["advantage_order"], ROWS),
     ([IGNORED], ["advantage_weights"], ROWS),
+    ([CUT], ["prompt_cut_left"], ROWS),
 ]
 
 
