@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.snapshot import text_key
-from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.storage.payload import Tokens, first_answer
 from logs_ui.recorder.vocabulary import Handed, SentPrompt, Status
 
 
@@ -34,9 +34,11 @@ TOKEN_CHECKS = {
          "handed_other": "Reward functions are handed another text than the ids decode to"},
     ),
     "Prompt": TokenCheck(
-        "The beginning of the prompt that the model was sent, and the dataset's prompt.",
+        "The beginning of the prompt that the model was sent, and the dataset's prompt; where it is another, all of "
+        "it, and the dataset's prompts of the batch.",
         "10 characters; 4 where no more of it is left [ours]", "what prompt was sent",
-        {"prompt_cut_left": "The prompt is cut at the left: the dataset's beginning is not sent"},
+        {"prompt_exchanged": "The model was sent the prompt of another rollout of its batch",
+         "prompt_cut_left": "The prompt is cut at the left: the dataset's beginning is not sent"},
     ),
     "Mask": TokenCheck(
         "The mask, and which tokens the recorded generations sampled.",
@@ -118,6 +120,8 @@ class Seen:
     """
 
     faults: dict[str, list[str]]
+    asked: int | None = None  # key of the dataset's prompt
+    sent: int | None = None  # key of the prompt that was sent, where that does not hold the dataset's
     drift: int | None = None
     is_cut: bool = False  # True if fewer tokens are trained on than were sampled
     is_unseen: bool = False  # True if no generation is known to be the rollout's
@@ -137,7 +141,7 @@ def token_faults(rollout: Rollout, sources: Sources) -> Seen:
     if sources.tokenizer is not None:
         again = sources.tokenizer.encode(sources.decode(tokens.completion_ids), add_special_tokens=False).ids
         seen.drift = _first_difference(tokens.completion_ids, np.array(again, np.int32))
-        _look_at_texts(rollout, tokens, sources, seen.faults)
+        _look_at_texts(rollout, tokens, sources, seen)
     _look_at_samples(rollout, tokens, made, sources, seen)
     sampled_ids = tokens.completion_ids if tokens.mask is None else tokens.completion_ids[tokens.mask == 1]
     ends = [generation for generation in made if "finish" in generation]
@@ -193,8 +197,9 @@ def _look_at_samples(rollout: Rollout, tokens: Tokens, made: Sequence[Any], sour
         seen.faults["Context"] = [kind]
 
 
-def _look_at_texts(rollout: Rollout, tokens: Tokens, sources: Sources, faults: dict[str, list[str]]) -> None:
+def _look_at_texts(rollout: Rollout, tokens: Tokens, sources: Sources, seen: Seen) -> None:
     """Compare decoded ids with what reward functions were handed, with the dataset's prompt, and with tools' names."""
+    faults = seen.faults
     text, prompt, key = (
         sources.decode(tokens.completion_ids, bare=True),
         sources.decode(tokens.prompt_ids),
@@ -213,6 +218,10 @@ def _look_at_texts(rollout: Rollout, tokens: Tokens, sources: Sources, faults: d
     ]
     if rollout.row.sent_prompt is not None:
         faults["Prompt"] = []
+        messages = rollout.messages[: first_answer(rollout.messages, rollout.row.turns)]
+        sent_key = text_key("".join(map(_content, messages)))
+        seen.asked = text_key("".join(asked)) if asked else sent_key
+        seen.sent = sent_key if rollout.row.sent_prompt == SentPrompt.OTHER else None
     if rollout.row.sent_prompt == SentPrompt.OTHER and asked:
         # A prompt that is cut begins in the midst of the dataset's, and ends as it does.
         sent = _ROLE.sub("", _bare(sources.decode(tokens.prompt_ids, bare=True)))

@@ -36,6 +36,8 @@ CUT = (
     '            prompt_ids = tokenized["input_ids"]\n',
     '            prompt_ids = [ids[-8:] for ids in tokenized["input_ids"]]\n',
 )
+EXCHANGED = (CUT[0], f"{CUT[0]}            prompt_ids[0], prompt_ids[4] = prompt_ids[4], prompt_ids[0]\n")
+MOVED = (CUT[0], f"{CUT[0]}            prompt_ids = prompt_ids[4:] + prompt_ids[:4]\n")
 SHUFFLED = ("advantages = advantages[process_slice]", "advantages = advantages[process_slice].flip(0)")
 
 
@@ -89,6 +91,8 @@ BUGS: list[tuple[list[tuple[str, str]], list[str], int]] = [
     ([SHUFFLED], ["advantage_order"], ROWS),
     ([IGNORED], ["advantage_weights"], ROWS),
     ([CUT], ["prompt_cut_left"], ROWS),
+    ([EXCHANGED], ["prompt_exchanged"], 4),
+    ([MOVED], ["prompt_exchanged"], ROWS),
 ]
 
 
