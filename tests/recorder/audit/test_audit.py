@@ -173,4 +173,4 @@ def test_the_command_says_it_for_scripts(db: Path, completion: list[int], code: 
         code,
         [(name, 1, "id:1") for name in named],
     )
-    assert "An audit cannot see whether a function got" in typed("audit", run.id, "--db", db).stdout
+    assert "Nor does it see the tensors that are made of ids and mask" in typed("audit", run.id, "--db", db).stdout
