@@ -123,8 +123,9 @@ def _sources(db: Database, run: Run) -> Sources:
     source = queries.tokenizer_json(db, run.tokenizer) if run.tokenizer else None
     sources = queries.run_sources(db, [run.id or 0]).get(run.id or 0, [])
     environments = [source.hash for source in sources if source.kind == SourceKind.ENVIRONMENT and source.hash]
-    is_own = all(source.kind != SourceKind.ROLLOUT for source in sources) and len(environments) == 1
-    texts = queries.source_texts(db, environments).values() if is_own else ()
+    is_own = all(source.kind != SourceKind.ROLLOUT for source in sources)
+    texts = queries.source_texts(db, environments).values() if is_own and len(environments) == 1 else ()
     tools = {name for text in texts for name in _METHOD.findall(text)} - _NO_TOOLS
     tokenizer = None if source is None else Tokenizer.from_buffer(source)
-    return Sources(tokenizer, frozenset(tools), run.config.get("max_completion_length") or math.inf)
+    longest = run.config.get("max_completion_length") or math.inf
+    return Sources(tokenizer, frozenset(tools), longest, is_own=is_own and "scale_rewards" in run.config)

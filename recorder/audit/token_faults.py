@@ -41,13 +41,13 @@ TOKEN_CHECKS = {
          "prompt_cut_left": "The prompt is cut at the left: the dataset's beginning is not sent"},
     ),
     "Mask": TokenCheck(
-        "The mask, and which tokens the recorded generations sampled.",
+        "The mask, and which tokens the recorded generations sampled; a rollout function may leave out whole answers.",
         "exact", "token ids of the generations",
         {"mask_length": "There are more or fewer mask values than ids",
          "mask_shifted": "The mask leaves out tokens that the model sampled, and trains on others",
          "mask_missing": "There is no mask, so that training includes tokens that no generation sampled",
          "mask_inserted": "The mask includes tokens that no generation sampled",
-         "mask_sampled": "The mask leaves out a part of an answer that the model sampled"},
+         "mask_sampled": "The mask leaves out a part of what the model sampled"},
     ),
     "Ids": TokenCheck(
         "The ids that are trained on, and those that were sampled: a text that is encoded again may have others.",
@@ -95,12 +95,14 @@ _CLEANED = re.compile(r" ([.?!,]|n't|'m|'s|'ve|'re)| (') ")
 @dataclass(frozen=True)
 class Sources:
     """Holds what is stored with a run: its tokenizer, None without one; names of tools that each of its environments
-    has; the most tokens that a completion may have.
+    has; the most tokens that a completion may have; and whether TRL rolls out itself, which leaves out no answer: a
+    rollout function may, such as a planner's.
     """
 
     tokenizer: Tokenizer | None
     tools: frozenset[str] = frozenset()
     longest: float = math.inf
+    is_own: bool = False
 
     @cached_property
     def special(self) -> frozenset[int]:
@@ -182,8 +184,8 @@ def _look_at_samples(rollout: Rollout, tokens: Tokens, made: Sequence[Any], sour
     if not made or inserted is None:
         return
     left_out = [(generation.get("masked", 0), generation.get("tokens", 0)) for generation in made]
-    masked = sum(count for count, size in left_out if count < size)
-    seen.is_masked = any(count >= size > 0 for count, size in left_out)
+    masked = sum(count for count, size in left_out if count < size or sources.is_own)
+    seen.is_masked = not sources.is_own and any(count >= size > 0 for count, size in left_out)
     fault = "mask_sampled" if not inserted else "mask_shifted" if masked else "mask_inserted"
     fault = "mask_missing" if inserted and tokens.mask is None else fault
     seen.faults["Mask"] = [fault] * ((inserted + masked > 0) and not (is_altered or is_repeated))
