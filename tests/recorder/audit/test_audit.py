@@ -110,7 +110,7 @@ def test_an_epsilon_is_told_from_rounding(
 
 def test_advantages_in_half_precision_are_in_their_order() -> None:
     recorded = normalized(SMALL, 1e-4)
-    halved = np.float64(np.float16(recorded.advantage))
+    halved = recorded.advantage.astype(np.float16).astype(np.float64)
     (finding,) = audit_rows(replace(recorded, advantage=halved), "r").findings
     assert finding.id == "advantage"
     assert finding.evidence == "The advantage of rollout 2 is -0.7426758, and -0.7429163 follows from the rewards."
