@@ -124,9 +124,10 @@ def _sources(db: Database, run: Run) -> Sources:
     source = queries.tokenizer_json(db, run.tokenizer) if run.tokenizer else None
     sources = queries.run_sources(db, [run.id or 0]).get(run.id or 0, [])
     environments = [source.hash for source in sources if source.kind == SourceKind.ENVIRONMENT and source.hash]
+    is_own = all(source.kind != SourceKind.ROLLOUT for source in sources)
     # Only where TRL plays one environment by itself are all public methods of its class known to be tools.
-    is_own = all(source.kind != SourceKind.ROLLOUT for source in sources) and len(environments) == 1
-    texts = queries.source_texts(db, environments).values() if is_own else ()
+    texts = queries.source_texts(db, environments).values() if is_own and len(environments) == 1 else ()
     tools = {name for text in texts for name in _METHOD.findall(text)} - _NO_TOOLS
     tokenizer = None if source is None else Tokenizer.from_buffer(source)
-    return Sources(tokenizer, frozenset(tools), run.config.get("max_completion_length") or math.inf)
+    longest = run.config.get("max_completion_length") or math.inf
+    return Sources(tokenizer, frozenset(tools), longest, is_own=is_own and "scale_rewards" in run.config)

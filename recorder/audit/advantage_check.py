@@ -24,6 +24,7 @@ from logs_ui.recorder.diagnosis.wording import figure
 
 _TOLERANCE = 1e-4
 _EXPLAINED = 1e-3  # what an explanation must reach: an epsilon that is fitted is not exact
+_ROUNDED = 1e-2  # of the largest advantage: where rounding moves them further, it would explain any
 _TRIED = 8  # batches that differ: each costs some milliseconds for each explanation
 _POWERS = [10.0**power for power in range(-10, 7)]
 _GROUPS = {
@@ -51,9 +52,10 @@ class _Explanation:
     weights: tuple[float, ...]  # of the functions
     groups: str  # a key of `_GROUPS`
 
-    def holds(self, batch: Batch) -> bool:
+    def holds(self, batch: Batch, tolerance: float) -> bool:
         regrouped = _regroup(batch, self.weights, self.groups)
-        return regrouped is not None and bool(fits(regrouped, self.way, _EXPLAINED).all())
+        most = _ROUNDED * float(np.abs(batch.advantage).max())
+        return regrouped is not None and bool(fits(regrouped, self.way, tolerance, most).all())
 
 
 def _check(recorded: Recorded) -> Looked:
@@ -89,21 +91,25 @@ def _batches(recorded: Recorded, is_compared: Bools) -> Iterator[tuple[Ints, Bat
 
 def _name_faults(recorded: Recorded, way: Way, odd: Sequence[tuple[Ints, Batch]], wrong: Bools) -> list[Found]:
     tried = [batch for _, batch in odd[:: -(-len(odd) // _TRIED)]]
+    # What differs by less than an explanation may needs a better one: it may be rounded to half precision.
+    is_near = all(fits(batch, way, _EXPLAINED).all() for batch in tried)
+    tolerance = _TOLERANCE if is_near else _EXPLAINED
     explanation = next(
-        (candidate for candidate in _explanations(way, tried[0]) if all(map(candidate.holds, tried))), None
+        (made for made in _explanations(way, tried[0]) if all(made.holds(batch, tolerance) for batch in tried)), None
     )
     rows, batch = odd[0]
     at = int(np.flatnonzero(wrong[rows])[0])
-    computed = figure(advantages(batch, way)[0][at])
-    advantage = f"The advantage of rollout {recorded.id[rows[at]]} is {figure(batch.advantage[at])}"
-    row = f"{advantage}, and {computed} follows from the rewards."
+    said, computed = float(batch.advantage[at]), float(advantages(batch, way)[0][at])
+    write = figure if figure(said) != figure(computed) else "{:.7g}".format
+    advantage = f"The advantage of rollout {recorded.id[rows[at]]} is {write(said)}"
+    row = f"{advantage}, and {write(computed)} follows from the rewards."
     if explanation is not None:
         faults = explanation.faults
     else:
         # If the sorted advantages are the expected ones, they are computed correctly, and belong to other rollouts.
         pairs = [(np.sort(candidate.advantage), np.sort(advantages(candidate, way)[0])) for candidate in tried]
         is_moved = all(np.allclose(recorded_ones, other, atol=_EXPLAINED) for recorded_ones, other in pairs)
-        faults = {"advantage_order" if is_moved else "advantage": ""}
+        faults = {"advantage_order" if is_moved and not is_near else "advantage": ""}
     return [Found(name, wrong, f"{faults[name]}{row}") for name in _TITLES if name in faults]
 
 
@@ -124,9 +130,12 @@ def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
         regrouped = _regroup(sample, weights, groups)
         if regrouped is None:
             continue
-        # Where each function is normalized by itself, epsilon cannot be computed from the sum, so powers of ten are
-        # tried.
-        fitted = _POWERS if shape.aggregation == NORMALIZE else filter(None, [_rounded(epsilon_of(regrouped, shape))])
+        if shape.aggregation == NORMALIZE:  # a fit takes as long as 51 explanations
+            fitted = (
+                [_fit_epsilon(regrouped, shape)] if shape == way and weights == recorded_weights and not groups else []
+            )
+        else:
+            fitted = [replace(shape, epsilon=value) for value in filter(None, [_rounded(epsilon_of(regrouped, shape))])]
         faults: dict[str, str] = {}
         if groups:
             faults["advantage_groups"] = f"Each reward is compared with {_GROUPS[groups]}. "
@@ -134,13 +143,16 @@ def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
             faults["advantage_weights"] = f"The weights are {', '.join(map(figure, regrouped.weights))}. "
         if shape != way:
             faults["advantage_scale"] = f"The advantages are {shape}; the arguments ask for {way}. "
-        for epsilon, sign in product([shape.epsilon, *fitted], (1, -1)):
+        for candidate, sign in product([shape, *fitted], (1, -1)):
             all_faults = dict(faults)
-            if epsilon != shape.epsilon:
+            if candidate != shape:
+                epsilon = max(
+                    candidate.epsilon, candidate.epsilon_of_functions, key=lambda value: value != shape.epsilon
+                )
                 all_faults["advantage_epsilon"] = f"ε is {epsilon:.3g}, not {shape.epsilon:.0e}. "
             if sign < 0:
                 all_faults["advantage_sign"] = ""
-            explanations.append(_Explanation(replace(shape, epsilon=epsilon, sign=sign), all_faults, weights, groups))
+            explanations.append(_Explanation(replace(candidate, sign=sign), all_faults, weights, groups))
     return iter(
         sorted(
             (candidate for candidate in explanations if candidate.faults), key=lambda candidate: len(candidate.faults)
@@ -161,6 +173,17 @@ def _rounded(value: float | None) -> float | None:
     """Return a power of ten that is as good as equal, else the value; None for one that is not above 0."""
     near = None if value is None else next((power for power in _POWERS if abs(value - power) < 0.02 * power), value)
     return near if near is not None and near > 0 else None
+
+
+def _fit_epsilon(batch: Batch, way: Way) -> Way:
+    """Return the way with a power of ten as epsilon of functions, of the batch, or of both, that explains the sizes of
+    the recorded advantages best.
+    """
+    both = [replace(way, epsilon=power, epsilon_of_functions=power) for power in _POWERS]
+    one = [replace(way, epsilon_of_functions=power) for power in _POWERS]
+    other = [replace(way, epsilon=power) for power in _POWERS]
+    sizes = np.abs(batch.advantage)
+    return min([*both, *one, *other], key=lambda it: float(np.abs(sizes - np.abs(advantages(batch, it)[0])).max()))
 
 
 def _regroup(batch: Batch, weights: tuple[float, ...], groups: str) -> Batch | None:

@@ -25,6 +25,7 @@ class Way:
         scale: `group`, `batch` or `none`: whose standard deviation divides it.
         spread: 1 for a sample's standard deviation, 0 for a population's.
         epsilon: added to the standard deviation.
+        epsilon_of_functions: added to each function's, where these are normalized first.
         sign: -1 where it is turned round.
         clip: the range that rewards are cut to.
         none_counts: True where a rollout that no function scored counts as reward 0.
@@ -35,6 +36,7 @@ class Way:
     scale: str = "group"
     spread: int = 1
     epsilon: float = EPSILON
+    epsilon_of_functions: float = EPSILON
     sign: int = 1
     clip: tuple[float, float] | None = None
     none_counts: bool = False
@@ -56,6 +58,7 @@ WAYS = (
     Way(NORMALIZE, scale="batch"),
     Way(leaves_out=True, scale="none"),
     Way(leaves_out=True, scale="batch"),
+    Way(leaves_out=True),
     Way(spread=0),
 )
 
@@ -96,13 +99,14 @@ def advantages(batch: Batch, way: Way) -> tuple[Floats, Floats]:
     everybody = np.zeros_like(batch.group)
     with np.errstate(invalid="ignore", divide="ignore"):
         parts = batch.values
+        sizes: Any = np.nansum(np.abs(parts * batch.weights), 1).max()  # of what is rounded
         if way.aggregation == NORMALIZE:
-            columns = [
-                (column - _by(batch, column, _mean)) / (_by(batch, column, _std, way.spread) + way.epsilon)
-                for column in parts.T
-            ]
-            parts = np.stack(columns, 1)
-        rewards, largest = np.nansum(parts * batch.weights, 1), float(np.nansum(np.abs(parts * batch.weights), 1).max())
+            means = np.stack([_by(batch, column, _mean) for column in parts.T], 1)
+            divisors = np.stack([_by(batch, column, _std, way.spread) for column in parts.T], 1)
+            divisors += way.epsilon_of_functions
+            sizes = np.nansum(np.abs(parts / divisors * batch.weights), 1)
+            parts, sizes = (parts - means) / divisors, sizes + sizes.mean()
+        rewards = np.nansum(parts * batch.weights, 1)
         if not way.none_counts:
             rewards[~np.isfinite(batch.values).any(1)] = np.nan
         if way.clip is not None:
@@ -117,17 +121,19 @@ def advantages(batch: Batch, way: Way) -> tuple[Floats, Floats]:
             centered -= _mean(centered) if way.scale == "batch" else 0.0
         divisor = np.ones(len(rewards))
         if way.scale != "none":
-            scaled = centered if way.leaves_out else rewards
+            scaled = centered if way.leaves_out and way.scale == "batch" else rewards
             divisor = _by(whole if way.scale == "batch" else batch, scaled, _std, way.spread) + way.epsilon
-        slack = _FLOAT32 * largest / np.abs(divisor)
+        slack = _FLOAT32 * sizes / np.abs(divisor)
         return np.nan_to_num(way.sign * centered / divisor), np.nan_to_num(slack)
 
 
-def fits(batch: Batch, way: Way, tolerance: float) -> Bools:
-    """Return (B) True where the recorded advantage is the way's, within a part of it and of a tenth of the largest."""
+def fits(batch: Batch, way: Way, tolerance: float, most: float = np.inf) -> Bools:
+    """Return (B) True where the recorded advantage is the way's, within a part of it and of a tenth of the largest, and
+    what rounding may move it, which is no more than `most`.
+    """
     expected, slack = advantages(batch, way)
     size = np.abs(expected) + 0.1 * np.abs(expected).max()
-    return np.asarray(np.abs(batch.advantage - expected) <= tolerance * size + slack, bool)
+    return np.asarray(np.abs(batch.advantage - expected) <= tolerance * size + np.minimum(slack, most), bool)
 
 
 def epsilon_of(batch: Batch, way: Way) -> float | None:

@@ -35,6 +35,12 @@ def _look_at_tokens(name: str, recorded: Recorded) -> Looked:
     # sampled ones, by which the calls would have been attributed.
     if name == "Ids" and 0 < unseen.sum() <= recorded.lost_calls and not unseen.all():
         rows["retokenized"] |= unseen
+    if name == "Prompt":
+        placed = [*zip(recorded.batch.tolist(), recorded.tokens, strict=True)]
+        asked = {(batch, token.asked) for batch, token in placed if batch >= 0}
+        rows["prompt_exchanged"] = np.array(
+            [token.sent not in {None, token.asked} and (batch, token.sent) in asked for batch, token in placed], bool
+        )
     faults_of_rows = [Found(fault, of) for fault, of in rows.items()]
     faults_of_rows += [Found("logprobs_zero", counts > 0)] * bool(is_constant)
     notes = {"Ids": _drift, "Mask": _masked}

@@ -12,7 +12,7 @@ from tokenizers import Tokenizer
 
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.snapshot import text_key
-from logs_ui.recorder.storage.payload import Tokens
+from logs_ui.recorder.storage.payload import Tokens, first_answer
 from logs_ui.recorder.vocabulary import Handed, SentPrompt, Status
 
 
@@ -34,18 +34,20 @@ TOKEN_CHECKS = {
          "handed_other": "Reward functions are handed another text than the ids decode to"},
     ),
     "Prompt": TokenCheck(
-        "The beginning of the prompt that the model was sent, and the dataset's prompt.",
-        "10 characters [ours]", "what prompt was sent",
-        {"prompt_cut_left": "The prompt is cut at the left: the dataset's beginning is not sent"},
+        "The beginning of the prompt that the model was sent, and the dataset's prompt; where it is another, all of "
+        "it, and the dataset's prompts of the batch.",
+        "10 characters; 4 where no more of it is left [ours]", "what prompt was sent",
+        {"prompt_exchanged": "The model was sent the prompt of another rollout of its batch",
+         "prompt_cut_left": "The prompt is cut at the left: the dataset's beginning is not sent"},
     ),
     "Mask": TokenCheck(
-        "The mask, and which tokens the recorded generations sampled.",
+        "The mask, and which tokens the recorded generations sampled; a rollout function may leave out whole answers.",
         "exact", "token ids of the generations",
         {"mask_length": "There are more or fewer mask values than ids",
          "mask_shifted": "The mask leaves out tokens that the model sampled, and trains on others",
          "mask_missing": "There is no mask, so that training includes tokens that no generation sampled",
          "mask_inserted": "The mask includes tokens that no generation sampled",
-         "mask_sampled": "The mask leaves out a part of an answer that the model sampled"},
+         "mask_sampled": "The mask leaves out a part of what the model sampled"},
     ),
     "Ids": TokenCheck(
         "The ids that are trained on, and those that were sampled: a text that is encoded again may have others.",
@@ -84,7 +86,7 @@ TOKEN_CHECKS = {
 _ROUNDED = 1e-3
 _STOPS = {"stop", "stop_strings", "stop_token_ids"}  # sampling parameters that end an answer without an end token
 _ROLE = re.compile(r"^(?:system|user|assistant|developer)")
-_PIECE = 10  # characters of an end of a prompt
+_PIECE, _SHORT = 10, 4  # characters of an end of a prompt, and those that may be all of it that is left
 _TAGS, _SPACES = re.compile(r"<[^<>]*>"), re.compile(r"\s+")
 # As transformers cleans up what tokenizers decode, where a tokenizer asks for it.
 _CLEANED = re.compile(r" ([.?!,]|n't|'m|'s|'ve|'re)| (') ")
@@ -93,12 +95,14 @@ _CLEANED = re.compile(r" ([.?!,]|n't|'m|'s|'ve|'re)| (') ")
 @dataclass(frozen=True)
 class Sources:
     """Holds what is stored with a run: its tokenizer, None without one; names of tools that each of its environments
-    has; the most tokens that a completion may have.
+    has; the most tokens that a completion may have; and whether TRL rolls out itself, which leaves out no answer: a
+    rollout function may, such as a planner's.
     """
 
     tokenizer: Tokenizer | None
     tools: frozenset[str] = frozenset()
     longest: float = math.inf
+    is_own: bool = False
 
     @cached_property
     def special(self) -> frozenset[int]:
@@ -118,6 +122,8 @@ class Seen:
     """
 
     faults: dict[str, list[str]]
+    asked: int | None = None  # key of the dataset's prompt
+    sent: int | None = None  # key of the prompt that was sent, where that does not hold the dataset's
     drift: int | None = None
     is_cut: bool = False  # True if fewer tokens are trained on than were sampled
     is_unseen: bool = False  # True if no generation is known to be the rollout's
@@ -141,7 +147,7 @@ def token_faults(rollout: Rollout, sources: Sources) -> Seen:
     if sources.tokenizer is not None:
         again = sources.tokenizer.encode(sources.decode(tokens.completion_ids), add_special_tokens=False).ids
         seen.drift = _first_difference(tokens.completion_ids, np.array(again, np.int32))
-        _look_at_texts(rollout, tokens, sources, seen.faults)
+        _look_at_texts(rollout, tokens, sources, seen)
     _look_at_samples(rollout, tokens, generations, sources, seen)
     sampled_ids = tokens.completion_ids if tokens.mask is None else tokens.completion_ids[tokens.mask == 1]
     ends = [generation for generation in generations if "finish" in generation]
@@ -185,11 +191,11 @@ def _look_at_samples(
     seen.faults["Ids"] = ["repeated_prompt"] * is_repeated + [altered] * (is_altered and not is_repeated)
     if not generations or inserted is None:
         return
-    # `masked` counts the tokens that the mask leaves out of answers that it trains on in part. An answer that is
-    # left out as a whole is no fault, and is only noted.
+    # `masked` counts the tokens that the mask leaves out of answers that it trains on in part. An answer that is left
+    # out as a whole is a fault where TRL itself plays, and is only noted elsewhere.
     left_out = [(generation.get("masked", 0), generation.get("tokens", 0)) for generation in generations]
-    masked = sum(count for count, size in left_out if count < size)
-    seen.is_masked = any(count >= size > 0 for count, size in left_out)
+    masked = sum(count for count, size in left_out if count < size or sources.is_own)
+    seen.is_masked = not sources.is_own and any(count >= size > 0 for count, size in left_out)
     fault = "mask_sampled" if not inserted else "mask_shifted" if masked else "mask_inserted"
     fault = "mask_missing" if inserted and tokens.mask is None else fault
     seen.faults["Mask"] = [fault] * ((inserted + masked > 0) and not (is_altered or is_repeated))
@@ -205,8 +211,9 @@ def _look_at_samples(
         seen.faults["Context"] = [kind]
 
 
-def _look_at_texts(rollout: Rollout, tokens: Tokens, sources: Sources, faults: dict[str, list[str]]) -> None:
+def _look_at_texts(rollout: Rollout, tokens: Tokens, sources: Sources, seen: Seen) -> None:
     """Compare decoded ids with what reward functions were handed, with the dataset's prompt, and with tools' names."""
+    faults = seen.faults
     text, prompt, key = (
         sources.decode(tokens.completion_ids, bare=True),
         sources.decode(tokens.prompt_ids),
@@ -225,15 +232,16 @@ def _look_at_texts(rollout: Rollout, tokens: Tokens, sources: Sources, faults: d
     ]
     if rollout.row.sent_prompt is not None:
         faults["Prompt"] = []
+        messages = rollout.messages[: first_answer(rollout.messages, rollout.row.turns)]
+        sent_key = text_key("".join(map(_content, messages)))
+        seen.asked = text_key("".join(dataset_texts)) if dataset_texts else sent_key
+        seen.sent = sent_key if rollout.row.sent_prompt == SentPrompt.OTHER else None
     if rollout.row.sent_prompt == SentPrompt.OTHER and dataset_texts:
         # A prompt that is cut begins in the midst of the dataset's, and ends as it does.
         sent = _ROLE.sub("", _bare(sources.decode(tokens.prompt_ids, bare=True)))
-        is_cut = (
-            sent[:_PIECE] in "".join(dataset_texts)[1:]
-            and dataset_texts[-1][-_PIECE:] in sent
-            and not sent.startswith(dataset_texts[0])
-        )
-        faults["Prompt"] = ["prompt_cut_left"] * is_cut
+        is_within = sent[:_PIECE] in "".join(dataset_texts)[1:] and dataset_texts[-1][-_PIECE:] in sent
+        is_end = any(sent.startswith(dataset_texts[-1][-size:]) for size in range(_SHORT, _PIECE + 1))
+        faults["Prompt"] = ["prompt_cut_left"] * ((is_within or is_end) and not sent.startswith(dataset_texts[0]))
     actions = [entry["action"] for entry in rollout.own_actions if entry["turn"] and isinstance(entry["action"], dict)]
     names = sources.tools | {str(action["name"]) for action in actions if action.keys() == {"name", "arguments"}} - {
         "get_reward"

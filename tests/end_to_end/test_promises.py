@@ -30,7 +30,7 @@ AUDITED = """
 advantage advantage_epsilon advantage_groups advantage_order advantage_scale advantage_sign advantage_weights context
 context_prompt context_reasoning end_token evaluation_values evaluation_weights groups_mixed groups_size handed_empty
 handed_other logprobs_length logprobs_positive logprobs_zero mask_inserted mask_length mask_missing mask_sampled
-mask_shifted other_ids prompt_cut_left repeated_prompt retokenized reward_sum reward_weights
+mask_shifted other_ids prompt_cut_left prompt_exchanged repeated_prompt retokenized reward_sum reward_weights
 template_tools
 """
 CAUSES_OF_LOSS = "infrastructure invalid_reward loop never_submitted parse_failure truncation wrong_answer"

@@ -23,6 +23,7 @@ from logs_ui.recorder.guard import guard
 _SAMPLING = (
     "temperature", "top_p", "top_k", "min_p", "repetition_penalty", "do_sample", "max_new_tokens", "max_length",
 )  # fmt: skip
+_STOPS = ("stopping_criteria", "custom_generate", "stop_strings", "max_time")
 
 
 def install() -> None:
@@ -78,21 +79,25 @@ def _is_policy(log: Collector, model: Any) -> bool:
 
 
 def _token_batch(
-    settings: dict[str, Any], output: Any, /, inputs: Any = None, *_: Any, attention_mask: Any = None, **more: Any
+    settings: dict[str, Any], output: Any, /, inputs: Any = None, *rest: Any, attention_mask: Any = None, **more: Any
 ) -> TokenBatch | None:
     """Read what `generate` returns. None if it generated from embeddings: there are no ids to record."""
     inputs = more.get("input_ids", inputs)
     if inputs is None:
         return None
     prompts, length = _array(inputs).astype(np.int32), inputs.shape[1]
+    answers = _array(getattr(output, "sequences", output))[:, length:].astype(np.int32)
+    limit = settings["max_new_tokens"] or (settings["max_length"] or 0) - length
+    # Without other stops an answer that has no end token goes up to the limit: then even padding was sampled.
+    is_stopped = bool(rest[1:]) or any(settings[name] for name in _STOPS)
+    is_full = settings["eos_token_id"] is not None and answers.shape[1] == limit and not is_stopped
     return TokenBatch(
         prompts,
         None if attention_mask is None else _array(attention_mask).astype(np.bool_),
-        _array(getattr(output, "sequences", output))[:, length:].astype(np.int32),
+        answers,
         _ends(settings["eos_token_id"]),
-        settings["pad_token_id"],
-        # `max_length` counts the prompt, too. Without either setting the limit is not positive: it is not known.
-        settings["max_new_tokens"] or (settings["max_length"] or 0) - length,
+        None if is_full else settings["pad_token_id"],
+        limit,
     )
 
 
@@ -106,7 +111,7 @@ def _settings(model: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict
     """Resolve settings as `generate` does: a keyword, else the call's generation config, else the model's."""
     config = kwargs.get("generation_config") or (args[1] if len(args) > 1 else None)
     settings: dict[str, Any] = {}
-    for name in (*_SAMPLING, "eos_token_id", "pad_token_id"):
+    for name in (*_SAMPLING, *_STOPS, "eos_token_id", "pad_token_id"):
         model_config = getattr(model, "generation_config", None)
         values = (kwargs.get(name), getattr(config, name, None), getattr(model_config, name, None))
         settings[name] = next((value for value in values if value is not None), None)

@@ -65,6 +65,63 @@ def test_rewards_groups_and_evaluations(recorded: Recorded, named: list[tuple[st
     assert [(it.id, it.first) for it in audit_rows(recorded, "r").findings] == named
 
 
+def normalized(values: list[list[float]], epsilon: float, of_batch: float = 1e-4) -> Recorded:
+    """Return two equal groups of four, with advantages as TRL's `normalize_then_sum` makes them in float32."""
+    known = np.tile(values, (2, 1))
+    rounded = np.float32(known).reshape(2, 4, -1)
+    parts = (rounded - rounded.mean(1, keepdims=True)) / (rounded.std(1, ddof=1, keepdims=True) + np.float32(epsilon))
+    sums = parts.reshape(known.shape).sum(1)
+    return changed(
+        is_evaluation=np.zeros(8, bool),
+        group=np.repeat([0, 1], 4),
+        batch=np.zeros(8, int),
+        place=np.arange(8),
+        values=known,
+        weights=np.ones(known.shape),
+        reward=known.sum(1),
+        advantage=(sums - sums.mean()) / (sums.std(ddof=1) + of_batch),
+        config={"scale_rewards": "group", "multi_objective_aggregation": "normalize_then_sum"},
+        group_size={False: 4, True: 4},
+    )
+
+
+LARGE = [[10_000.1, 0.2], [10_000.3, 0.1], [10_000.2, 0.7], [10_000.9, 0.4]]
+CONSTANT = [[0.1, 1 / 3], [0.3, 1 / 3], [0.7, 1 / 3], [0.5, 1 / 3]]
+SMALL = [[0.01, 0.2], [0.03, 0.1], [0.07, 0.7], [0.05, 0.4]]
+
+
+@pytest.mark.parametrize(
+    ("values", "epsilon", "of_batch", "said"),
+    [
+        (LARGE, 1e-4, 1e-4, []),
+        (CONSTANT, 1e-4, 1e-4, []),
+        (SMALL, 1e-2, 1e-4, ["ε is 0.01"]),
+        (SMALL, 1e-6, 1e-4, ["ε is 1e-06"]),
+        (SMALL, 1e-4, 1e4, ["ε is 1e+04"]),
+        (SMALL, 1e4, 1e4, ["ε is 1e+04"]),
+    ],
+)
+def test_an_epsilon_is_told_from_rounding(
+    values: list[list[float]], epsilon: float, of_batch: float, said: list[str]
+) -> None:
+    findings = audit_rows(normalized(values, epsilon, of_batch), "r").findings
+    assert [it.evidence.partition(",")[0] for it in findings] == said
+
+
+def test_advantages_in_half_precision_are_in_their_order() -> None:
+    recorded = normalized(SMALL, 1e-4)
+    halved = recorded.advantage.astype(np.float16).astype(np.float64)
+    (finding,) = audit_rows(replace(recorded, advantage=halved), "r").findings
+    assert finding.id == "advantage"
+    assert finding.evidence == "The advantage of rollout 2 is -0.7426758, and -0.7429163 follows from the rewards."
+
+
+def test_functions_of_one_value_explain_no_advantage() -> None:
+    recorded = normalized(CONSTANT, 1e-4)
+    findings = audit_rows(replace(recorded, advantage=recorded.advantage**3), "r").findings
+    assert [it.id for it in findings] == ["advantage"]
+
+
 def test_calls_of_no_rollout_may_have_sampled_other_ids() -> None:
     audited = audit_rows(changed(tokens=[Seen({"Ids": []})] * 8, lost_calls=16), "r")
     note = next(it.note for it in audited.checks if it.check.name == "Ids")
@@ -78,6 +135,7 @@ def test_calls_of_no_rollout_may_have_sampled_other_ids() -> None:
         (Way(scale="none"), [0.5, -0.5, 1.0, -1.0]),
         (Way(scale="batch", epsilon=0.0), [0.5222, -0.5222, 1.0445, -1.0445]),
         (Way(leaves_out=True, scale="none"), [1.0, -1.0, 2.0, -2.0]),
+        (Way(leaves_out=True, epsilon=0.0), [1.4142, -1.4142, 1.4142, -1.4142]),
         (Way(scale="none", clip=(0.0, 1.5)), [0.5, -0.5, 0.75, -0.75]),
         (Way(spread=0, epsilon=0.0), [1.0, -1.0, 1.0, -1.0]),
         (Way("normalize_then_sum", scale="batch", epsilon=0.0), [0.8660, -0.8660, 0.8660, -0.8660]),
@@ -115,4 +173,4 @@ def test_the_command_says_it_for_scripts(db: Path, completion: list[int], code: 
         code,
         [(name, 1, "id:1") for name in named],
     )
-    assert "An audit cannot see whether a function got" in typed("audit", run.id, "--db", db).stdout
+    assert "Nor does it see the tensors that are made of ids and mask" in typed("audit", run.id, "--db", db).stdout

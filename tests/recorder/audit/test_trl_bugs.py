@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logs_ui.recorder import diagnose, flush, record_trainer
+from logs_ui.recorder import diagnose, flush, load_run, record_trainer
 from logs_ui.recorder.analysis.audit import audit
 from logs_ui.recorder.analysis.opened_runs import opened
 from logs_ui.recorder.audit.finding import Audited
@@ -31,6 +31,13 @@ RESHAPE = ("rewards.view(-1, num_generations)", "rewards.view(num_generations, -
 UNSCALED = ('if self.scale_rewards != "none":', "if False:")
 POPULATION = ("nanstd(rewards.view(-1, num_generations), dim=1)",
               "rewards.view(-1, num_generations).std(dim=1, correction=0)")  # fmt: skip
+LEFT_OUT = (SIGN[0], "advantages = (rewards - mean_grouped_rewards) * num_generations / (num_generations - 1)")
+CUT = (
+    '            prompt_ids = tokenized["input_ids"]\n',
+    '            prompt_ids = [ids[-8:] for ids in tokenized["input_ids"]]\n',
+)
+EXCHANGED = (CUT[0], f"{CUT[0]}            prompt_ids[0], prompt_ids[4] = prompt_ids[4], prompt_ids[0]\n")
+MOVED = (CUT[0], f"{CUT[0]}            prompt_ids = prompt_ids[4:] + prompt_ids[:4]\n")
 SHUFFLED = ("advantages = advantages[process_slice]", "advantages = advantages[process_slice].flip(0)")
 
 
@@ -80,8 +87,12 @@ BUGS: list[tuple[list[tuple[str, str]], list[str], int]] = [
     ([RESHAPE], ["advantage_groups"], ROWS),
     ([UNSCALED], ["advantage_scale"], ROWS),
     ([POPULATION], ["advantage_scale"], ROWS),
+    ([LEFT_OUT], ["advantage_scale"], ROWS),
     ([SHUFFLED], ["advantage_order"], ROWS),
     ([IGNORED], ["advantage_weights"], ROWS),
+    ([CUT], ["prompt_cut_left"], ROWS),
+    ([EXCHANGED], ["prompt_exchanged"], 4),
+    ([MOVED], ["prompt_exchanged"], ROWS),
 ]
 
 
@@ -163,7 +174,10 @@ def test_an_environment_without_a_bug_is_sound(tmp_path: Path, config: dict[str,
     assert sound(audited(played, tmp_path)) == ([], "")
 
 
-SHIFTED = ("+= [0] * tool_length + [1] * post_tool_length", "+= [1] + [0] * tool_length + [1] * (post_tool_length - 1)")
+MASK = "+= [0] * tool_length + [1] * post_tool_length"
+SHIFTED = (MASK, "+= [1] + [0] * tool_length + [1] * (post_tool_length - 1)")
+INCLUDED = (MASK, "+= [1] * tool_length + [1] * post_tool_length")
+FIRST_ONLY = (MASK, "+= [0] * tool_length + [0] * post_tool_length")
 UNMASKED = (
     "        if tool_mask is not None:  # count only",
     "        tool_mask = None\n        if tool_mask is not None:  # count only",
@@ -173,12 +187,21 @@ TOOLLESS = ("tools=self._env_tools[name] or None,", "tools=None,")
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(
-    ("changes", "named"),
-    [([SHIFTED], {"mask_shifted"}), ([UNMASKED], {"mask_missing"}), ([TOOLLESS], {"template_tools"})],
+    ("change", "named"),
+    [
+        (SHIFTED, "mask_shifted"),
+        (INCLUDED, "mask_inserted"),
+        (FIRST_ONLY, "mask_sampled"),
+        (UNMASKED, "mask_missing"),
+        (TOOLLESS, "template_tools"),
+    ],
 )
 def test_a_bug_in_a_tool_loop_is_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: list[tuple[str, str]], named: set[str]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: tuple[str, str], named: str
 ) -> None:
-    monkeypatch.setattr(importlib.import_module("trl"), "GRPOTrainer", patched_trainer(*changes))
+    monkeypatch.setattr(importlib.import_module("trl"), "GRPOTrainer", patched_trainer(change))
     played = test_record_environment.make_trainer(teach_tools(), ToolGame, tmp_path, Seen(), max_steps=1)
-    assert {name for name, _ in found(audited(played, tmp_path))} == named
+    trained, rows = audited(played, tmp_path), load_run(db=tmp_path / "a.db")
+    heard = sum(any(message["role"] == "tool" for message in messages) for messages in rows.messages)
+    assert 0 < heard < len(rows)
+    assert found(trained) == [(named, len(rows) if named == "template_tools" else heard)]

@@ -133,7 +133,7 @@ def test_a_generation_within_another_is_recorded_once() -> None:
 @pytest.mark.parametrize(
     ("eos", "pad", "answers", "finish"),
     [
-        (9, 0, [[5, 9], [5, 6, 9], [], [5, 6, 7]], ["stop", "stop", "stop", "length"]),
+        (9, 0, [[5, 9], [5, 6, 9], [0, 0, 0], [5, 6, 7]], ["stop", "stop", "length", "length"]),
         ([8, 9], None, [[5, 9], [5, 6, 9], [0, 0, 0], [5, 6, 7]], ["stop", "stop", "length", "length"]),
         (None, 0, [[5, 9], [5, 6, 9], [], [5, 6, 7]], ["stop", "length", "stop", "length"]),
     ],
@@ -151,6 +151,28 @@ def test_each_answer_of_a_batch_ends_with_its_end_token_or_before_its_padding(
     assert [ids(sequence.context) for sequence in sequences] == [[1]] * 4
     assert [ids(sequence.sampled) for sequence in sequences] == answers
     assert [sequence.finish for sequence in sequences] == finish
+
+
+@pytest.mark.parametrize(
+    ("settings", "answers"),
+    [
+        ({}, [[5, 6, 0], [5, 0, 0]]),  # at the limit: the model sampled what it pads with
+        ({"stop_strings": ["6"]}, [[5, 6], [5]]),
+        ({"stopping_criteria": [len]}, [[5, 6], [5]]),
+        ({"max_new_tokens": 4}, [[5, 6], [5]]),
+    ],
+)
+def test_an_answer_at_the_limit_may_end_with_padding_that_it_sampled(
+    settings: dict[str, Any], answers: list[list[int]]
+) -> None:
+    class Model:
+        generation_config = SimpleNamespace(eos_token_id=9, pad_token_id=0, max_new_tokens=3)
+
+        def generate(self, input_ids: Any, **_: Any) -> Any:
+            return torch.cat([input_ids, torch.tensor([[5, 6, 0], [5, 0, 0]])], 1)
+
+    sequences = generated_by(Model, torch.tensor([[1, 2]] * 2), **settings)[0].sequences
+    assert [ids(sequence.sampled) for sequence in sequences] == answers
 
 
 @pytest.mark.parametrize(
