@@ -125,9 +125,6 @@ def test_a_rollout_functions_bug_is_named(tmp_path: Path, bug: str) -> None:
 @pytest.mark.parametrize(
     "config",
     [
-        {"loss_type": "grpo", "scale_rewards": "group"},
-        {"loss_type": "dr_grpo", "scale_rewards": "none"},
-        {"loss_type": "bnpo", "scale_rewards": "batch"},
         {"loss_type": "dapo", "multi_objective_aggregation": "normalize_then_sum", "num_generations": 2},
         {"loss_type": "cispo", "steps_per_generation": 2, "gradient_accumulation_steps": 1, "max_steps": 3},
         {"loss_type": "sapo", "gradient_accumulation_steps": 2, "steps_per_generation": 1},
@@ -151,27 +148,45 @@ def test_rloo_as_it_is_is_sound(tmp_path: Path, config: dict[str, Any]) -> None:
     assert (found(trained), trained.checks[1].rows) == ([], ROWS)
 
 
-# Ways from rewards to advantages, each with a loss of its own.
-WAYS: list[dict[str, Any]] = [
-    {},
-    {"scale_rewards": "none", "loss_type": "dr_grpo", "num_iterations": 2},
-    {"scale_rewards": "batch", "loss_type": "bnpo"},
-    {"multi_objective_aggregation": "normalize_then_sum", "importance_sampling_level": "sequence"},
+def play_by_function(folder: Path, **config: Any) -> Audited:
+    return audited(scripted_play.trainer(scripted_play.playing(), folder, [letters, tokens], **config), folder)
+
+
+def play_in_environment(folder: Path, **config: Any) -> Audited:
+    settings = {"max_steps": 1} | config
+    return audited(test_record_environment.make_trainer(teach_tools(), ToolGame, folder, Seen(), **settings), folder)
+
+
+PLAYERS = (play_by_function, play_in_environment, train)
+LOSSES = ("grpo", "dr_grpo", "bnpo", "dapo", "cispo", "sapo", "luspo")
+SCALES = ("group", "batch", "none")
+SUMS = ("sum_then_normalize", "normalize_then_sum")
+# Each pair of values of two of the four is in one of these trainings.
+PAIRS = [
+    (
+        PLAYERS[(i + j) % 3],
+        {"loss_type": loss, "scale_rewards": scale, "multi_objective_aggregation": SUMS[(i + j) % 2]},
+    )
+    for i, loss in enumerate(LOSSES)
+    for j, scale in enumerate(SCALES)
 ]
 
 
 @pytest.mark.versions
-@pytest.mark.parametrize("config", cases(WAYS, 1))
-def test_a_rollout_function_without_a_bug_is_sound(tmp_path: Path, config: dict[str, Any]) -> None:
-    played = scripted_play.trainer(scripted_play.playing(), tmp_path, [letters, tokens], **config)
-    assert sound(audited(played, tmp_path)) == ([], "")
+@pytest.mark.parametrize(("play", "config"), cases(PAIRS, 2))
+def test_all_pairs_of_settings_are_sound(tmp_path: Path, play: Any, config: dict[str, Any]) -> None:
+    assert sound(play(tmp_path, **config)) == ([], "")
 
 
 @pytest.mark.versions
-@pytest.mark.parametrize("config", cases([*WAYS, {"max_completion_length": 50}], 1))
-def test_an_environment_without_a_bug_is_sound(tmp_path: Path, config: dict[str, Any]) -> None:
-    played = test_record_environment.make_trainer(teach_tools(), ToolGame, tmp_path, Seen(), max_steps=1, **config)
-    assert sound(audited(played, tmp_path)) == ([], "")
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("play", "config"), [
+    (play_by_function, {"num_iterations": 2}),
+    (play_by_function, {"importance_sampling_level": "sequence"}),
+    (play_in_environment, {"max_completion_length": 50}),
+])  # fmt: skip
+def test_further_settings_of_players_are_sound(tmp_path: Path, play: Any, config: dict[str, Any]) -> None:
+    assert sound(play(tmp_path, **config)) == ([], "")
 
 
 MASK = "+= [0] * tool_length + [1] * post_tool_length"
