@@ -178,7 +178,12 @@ def _check_length(run: Run) -> Outcome:
         return find_growth(run) or calm
     paid, tokens = run.all.reward if name is None else run.all.parts[name], lengths(run.rows)
     trend = measures.correlations_by_step(run.all, paid, lengths(run.all))
-    began = {**above(tuple((step, abs(value)) for step, value in trend), limit), "trend": trend, "limit": None}
+    began = {
+        **above(tuple((step, abs(value)) for step, value in trend), limit),
+        "trend": trend,
+        "limit": None,
+        "half_step": None,
+    }
     if bonus is not None:
         began = above(run.all.by_step(lengths(run.all)), (1 + _GROWN) * grown.before)
     middle = np.nanmedian(tokens)
