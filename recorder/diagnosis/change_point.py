@@ -108,14 +108,19 @@ def fit_ramp(trend: Trend, limit: float, jump_point: Change) -> Ramp | None:
     return Ramp(found_at[0], found_at[1], found_at[2], top * size)
 
 
-def _find_half(trend: Trend) -> int:
-    """Return the step that splits a trend best into values below the middle of its first and last ones, and values
-    above it: the first one from which on at least half of the rise is there, but for noise.
+def find_crossing(trend: Trend, level: float) -> int:
+    """Return the first step from which on a trend that rises is above a level, but for noise: it splits the values best
+    into those below it and those above.
     """
+    sums = np.cumsum([value - level for _, value in trend])
+    return trend[min(int(np.argmin(sums)) + 1, len(trend) - 1)][0]
+
+
+def _find_half(trend: Trend) -> int:
+    """Return the step from which on at least half of the rise is there."""
     values = np.array([value for _, value in trend])
     count = min(_ENDS, len(values) // 3)
-    middle = values[:count].mean() / 2 + values[-count:].mean() / 2
-    return trend[min(int(np.argmin(np.cumsum(values - middle))) + 1, len(trend) - 1)][0]
+    return find_crossing(trend, float(values[:count].mean() / 2 + values[-count:].mean() / 2))
 
 
 class _Lines(NamedTuple):

@@ -178,15 +178,12 @@ def _check_length(run: Run) -> Outcome:
         return find_growth(run) or calm
     paid, tokens = run.all.reward if name is None else run.all.parts[name], lengths(run.rows)
     trend = measures.correlations_by_step(run.all, paid, lengths(run.all))
-    began = {
-        **above(tuple((step, abs(value)) for step, value in trend), limit),
-        "trend": trend,
-        "limit": None,
-        "half_step": None,
-    }
+    began = above(tuple((step, abs(value)) for step, value in trend), limit)
+    began |= {"trend": trend, "limit": None, "half_step": None}
     if bonus is not None:
         began = above(run.all.by_step(lengths(run.all)), (1 + _GROWN) * grown.before)
     middle = np.nanmedian(tokens)
+    ends = f"{math.ceil(middle):,}+" if r > 0 else f"at most {math.floor(middle):,}"
     far = tokens >= middle if r > 0 else tokens <= middle
     where = f"completion_tokens>={math.ceil(middle)}" if r > 0 else f"completion_tokens<={math.floor(middle)}"
     if not np.array_equal(tokens, run.rows.completion_tokens, equal_nan=True):
@@ -212,6 +209,8 @@ def _check_length(run: Run) -> Outcome:
         where="" if is_alone else where,
         **began,
         own=None if is_alone else far,
+        clause="" if is_alone else f"have {ends} tokens per turn",
+        measure="tokens per turn",
         is_setup=is_alone,
         is_loss=follow and bonus is None,
     )

@@ -77,6 +77,8 @@ def find_growth(run: Run) -> Card | None:
         where=f"completion_tokens>={least}" if is_alone else links.ids(run.rows.id[affected]),
         **above(run.all.by_step(lengths(run.all)), _BEGUN * grown.before),
         own=affected,
+        clause=f"have {least:,}+ tokens per turn",
+        measure="tokens per turn",
         is_loss=is_loss,
     )
 

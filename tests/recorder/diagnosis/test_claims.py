@@ -864,6 +864,15 @@ def evaluated(case: Case, *_: str) -> tuple[str, ...]:
     return tuple(figure(fmean(it[column] for it in end)) for column in (1, 2) for end in ends)
 
 
+def best_evaluations(case: Case, *_: str) -> tuple[str, ...]:
+    """Return the mean of the best three in a row, and the steps of the first and the last of them."""
+    every = rounds(case)
+    threes = [(fmean(mean for _, mean, _ in every[at : at + 3]), every[at][0], every[at + 2][0])
+              for at in range(len(every) - 2)]  # fmt: skip
+    mean, first, last = max(threes, key=lambda three: three[0])
+    return figure(mean), f"{first}", f"{last}"
+
+
 def lengths_within(case: Case, *_: str) -> tuple[str, ...]:
     unsolved, solved = ([it for it in case.last if case.solved(it) is is_solved] for is_solved in (False, True))
     return compared(case, "tokens per turn", unsolved, solved, lambda it: (it.step, it.group))
@@ -1190,9 +1199,7 @@ COUNTS: dict[str, Count] = {
     "Means of the first and last # of # evaluations (planted), and of steps before.": lambda c, *_: (
         f"{len(rounds(c)) // 3}", f"{len(rounds(c))}",
     ),
-    "Best evaluation: #, at step #.": lambda c, *_: next(
-        (figure(mean), f"{step}") for step, mean, _ in rounds(c) if mean == max(mean for _, mean, _ in rounds(c))
-    ),
+    "Best 3 evaluations in a row: mean #, steps # to #.": best_evaluations,
     "Half of the tasks were trained on at # steps or more.": lambda c, _: (
         f"{median(len({it.step for it in mine}) for mine in tasks(c.run.rollouts).values()):g}",
     ),

@@ -312,8 +312,9 @@ def test_a_batch_that_is_trained_on_for_many_steps_is_stale() -> None:
 
 def test_staleness_begins_where_the_share_that_its_title_names_does() -> None:
     """Half of the rollouts fall behind at once, and from then on by a version more at each step."""
-    old = (STEP := np.repeat(np.arange(1, 61), 16)) * (np.arange(960) % 2) - 30.0
-    rows = rows_of(960, steps=60, staleness=np.clip(np.where(STEP > 34, old, 0.0), 0.0, None))
+    step = np.repeat(np.arange(1, 61), 16)
+    old = np.where((step > 34) & (np.arange(960) % 2 == 1), step - 30.0, 0.0)
+    rows = rows_of(960, steps=60, staleness=old)
     found = card(diagnose_rows(rows), "staleness")
     assert (found.since_step, found.began, found.title[:3]) == (35, "since step 35", "50%")
 
