@@ -297,6 +297,11 @@ def never(case: Case) -> dict[str, list[Rollout]]:
     return {name: mine for name, mine in known.items() if len(mine) >= 10 and not any(map(case.solved, mine))}
 
 
+def maybe_unsolved(case: Case) -> int:
+    """Return how many of these tasks the card's filter leaves out."""
+    return sum(name not in case.card.where for name in never(case))
+
+
 def never_in(case: Case, names: str, _attempts: str, said: str) -> tuple[str, ...]:
     gone = never(case)
     attempts = sum(task(it) in gone for it in case.run.rollouts)
@@ -1098,9 +1103,11 @@ COUNTS: dict[str, Count] = {
     "Std within the others: #.": lambda c, _: (
         figure(fmean(pstdev(rewards(it)) for it in c.groups if len(rewards(it)) > 1 and not is_equal(it))),
     ),
-    "# of # tasks[ with 10+ attempts] {is|are} never solved": lambda c, *_: (
-        str(len(never(c))), str(len([mine for mine in tasks(c.run.rollouts).values() if len(mine) >= 10])),
+    "# of # tasks[ with 10+ attempts] {is|are} never solved[, beyond chance]": lambda c, *_: (
+        str(len(never(c)) - maybe_unsolved(c)),
+        str(len([mine for mine in tasks(c.run.rollouts).values() if len(mine) >= 10])),
     ),
+    "# more {was|were} not solved, in so few attempts that it may be chance.": lambda c, *_: (str(maybe_unsolved(c)),),
     "@: none of # attempts over the whole run solved it (@).": never_in,
     "# attempts are in the last steps: # of their rollouts.": lambda c, *_: (
         str(sum(task(it) in never(c) for it in c.last)), c.share(lambda it: task(it) in never(c)),
