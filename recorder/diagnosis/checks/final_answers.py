@@ -18,11 +18,10 @@ from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import above
-from logs_ui.recorder.diagnosis.checks.never_matches import bare, kind_of, plain, reference_column
+from logs_ui.recorder.diagnosis.checks.never_matches import bare, kind_of, plain, reference_column, tell_lack
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import listed, percent
-from logs_ui.recorder.vocabulary import Lack
 
 _GROUPS, _SPREAD = 120, 300  # groups of the last steps, and rollouts of all steps, that are read [ours]
 _ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
@@ -90,8 +89,7 @@ def _check(run: Run) -> Outcome:
         return NotJudged("What counts as solved is not defined: set solved_at.")
     column = reference_column(run.rows, run.labels, run.settings.reference)
     if column is None:
-        expected_name = run.settings.reference or "like a reference answer"
-        return NotJudged(f"No column of the dataset is named {expected_name}: set reference.", Lack.TASKS)
+        return tell_lack(run)
     if (card := _empty_references(run, column)) is not None:
         return card
     chosen = np.unique(run.rows.group)
