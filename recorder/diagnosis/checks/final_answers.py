@@ -44,6 +44,7 @@ class _Answers:
     written: list[str]  # (M)
     answer: list[str]  # (M) in plain form
     reference: list[str]  # (M) likewise
+    target: list[str]  # (M) the reference as it is written
     solved: Bools  # (M)
 
     @property
@@ -79,7 +80,7 @@ def _read_answers(run: Run, rows: Rows, column: str) -> _Answers:
     of = some.id.tolist()
     return _Answers(
         column, some, [written[row] for row in of], [plain_answers[row] for row in of],
-        [plain(references[row] or "") for row in of],
+        [plain(references[row] or "") for row in of], [bare(references[row] or "") for row in of],
         run.scale.success.solved(some),
     )  # fmt: skip
 
@@ -189,17 +190,28 @@ def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Car
     if not findings:
         return None
     affected = np.logical_or.reduce([rollouts for _, rollouts in findings])
+    neither = len(equal) - equal.sum() - wrong.sum()
+    kinds = f"{equal.sum():,} equal their reference; {wrong.sum():,} are another number, or another task's reference"
+    sentences = [f"{kinds}; {neither:,} are neither."]
+    pairs = [(answers.written[row], answers.target[row]) for row in np.flatnonzero(missed)]
+    others = [pair for pair in pairs if pair[0] != pair[1]]
+    # Where wrong answers count as well, more than the comparison is at fault.
+    is_notation = 2 * len(others) > len(pairs) and paid.sum() < _WRONG * wrong.sum()
+    if is_notation:
+        example = " for ".join(others[0])
+        sentences.append(
+            f"Of what does not count, {len(others):,} are written otherwise than the reference: {example}."
+        )
     return Card(
         id="final_answers",
         title=findings[0][0],
         cost=contrast.spread(run) * float((paid | missed).mean()),
-        evidence=(
-            _read_said(answers),
-            *(f"{title}." for title, _ in findings[1:]),
-            f"{equal.sum():,} equal their reference; {wrong.sum():,} are another number, or another task's reference.",
-        ),
-        suggestion="Check that a reward is computed with the reference of its own task, and returned in the order of "
-        "the completions.",
+        evidence=(_read_said(answers), *(f"{title}." for title, _ in findings[1:]), *sentences),
+        suggestion="Let the reward function compare values, not texts: it refuses answers that have the reference's "
+        "value in another notation."
+        if is_notation
+        else "Check that a reward is computed with the reference of its own task, and returned in the order of the "
+        "completions.",
         **_extent(run, answers, affected),
         is_setup=True,
         is_loss=False,
@@ -242,9 +254,8 @@ def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
     examples = [
         f"{agreed[number]} (not {answers.reference[int(np.argmax(group == number))]})" for number in swapped[:3]
     ]
-    title = (
-        f"In {len(swapped):,} of {len(unsolved):,} groups without a right answer, most give another task's reference"
-    )
+    groups = f"the {len(unsolved):,} groups without a right answer among {int(group.max()) + 1:,} that were read"
+    title = f"In {len(swapped):,} of {groups}, most give another task's reference"
     return Card(
         id="final_answers",
         title=title,

@@ -1411,6 +1411,13 @@ def of_answers(case: Case, is_so: Callable[[Rollout], bool], *, counts: bool) ->
     return f"{sum(case.solved(it) is counts for it in mine):,}", f"{len(mine):,}"
 
 
+def another_notation(case: Case, _count: str, shown: str, reference: str) -> tuple[str, str, str]:
+    unpaid = [it for it in case.last if given(it) == right(it) and not case.solved(it)]
+    others = {written(it): it.metadata["answer"] for it in unpaid if written(it) != it.metadata["answer"]}
+    number = sum(written(it) != it.metadata["answer"] for it in unpaid)
+    return str(number), shown if others.get(shown) == reference else "none", reference
+
+
 @cache
 def unanswered(case: Case) -> list[list[Rollout]]:
     return [it for it in case.groups if not any(case.solved(one) or given(one) == right(one) for one in it)]
@@ -1422,9 +1429,9 @@ def most_given(group: list[Rollout]) -> str | None:
     return next((it for it in texts if texts.count(it) > len(texts) / 2), None)
 
 
-def swapped_groups(case: Case, *_: str) -> tuple[str, str]:
-    known = {right(it) for it in case.run.rollouts}
-    return str(sum(most_given(it) in known for it in unanswered(case))), str(len(unanswered(case)))
+def swapped_groups(case: Case, *_: str) -> tuple[str, str, str]:
+    known, none = {right(it) for it in case.run.rollouts}, unanswered(case)
+    return str(sum(most_given(it) in known for it in none)), str(len(none)), str(len(case.groups))
 
 
 def swapped_examples(case: Case, text: str) -> tuple[str]:
@@ -1482,10 +1489,14 @@ COUNTS |= {
     "# final answers of the last steps were read, and compared with the column answer.": lambda c, _: (
         str(len(c.last)),
     ),
-    "# equal their reference; # are another number, or another task's reference.": lambda c, *_: (
+    "# equal their reference; # are another number, or another task's reference; # are neither.": lambda c, *_: (
         str(sum(given(it) == right(it) for it in c.last)), str(sum(contradicts(c, it) for it in c.last)),
+        str(sum(given(it) != right(it) and not contradicts(c, it) for it in c.last)),
     ),
-    "In # of # groups without a right answer, most give another task's reference": swapped_groups,
+    "Of the right ones that do not count, # are written otherwise than the reference: @ for @.": another_notation,
+    "In # of the # groups without a right answer among # that were read, most give another task's reference": (
+        swapped_groups
+    ),
     "Answers of these groups: @.": swapped_examples,
     "Of other wrong answers, # are another task's reference.": by_other_mistakes,
     "# of the answers are \u201c@\u201d, whatever is asked": lambda c, *_: (
