@@ -73,6 +73,8 @@ def _check_truncation(run: Run) -> Outcome:
     evidence += [] if (ended | ~cut).all() else [f"In {(ended & cut).sum()} of {cut.sum()} it was the last one."]
     if guessed := float((cut & ~_find_cut(rows, None)).sum() / cut.sum()):
         evidence += [f"For {percent(guessed)} of them no stop reason is recorded. The bars count those under others."]
+    if LENGTH.missing(run) is None and isinstance(growth := _check_length(run), Card) and growth.own is not None:
+        advice = "Stop answers from growing first: they grow into this limit, and would into a higher one"
     where = {"truncated_turns>0": rows.facts["truncated_turns"] > 0, "stop:length": rows.stop_reason == "length"}
     where |= {f"completion_tokens:{length:g} truncated_turns:none": _used_all(rows, length)} if length else {}
     ends = "are truncated at the token limit" if (ended | ~cut).all() else "have a truncated generation"
@@ -175,7 +177,8 @@ def _check_length(run: Run) -> Outcome:
     follow = grown.value * r > 0 and grown.is_sure and abs(grown.value) > _GROWN * max(grown.before, 1)
     follow = follow and (r > 0 or any(change.is_sure and change.value < 0 for change in changes))
     if not abs(r) >= limit or not (follow or is_alone):
-        return find_growth(run) or calm
+        is_cut = _find_cut(run.rows, _completion_limit(run)).mean() > run.threshold("truncation", _CUT)
+        return find_growth(run, is_cut=bool(is_cut)) or calm
     paid, tokens = run.all.reward if name is None else run.all.parts[name], lengths(run.rows)
     trend = measures.correlations_by_step(run.all, paid, lengths(run.all))
     began = above(tuple((step, abs(value)) for step, value in trend), limit)

@@ -200,7 +200,7 @@ def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Car
     if is_notation:
         example = " for ".join(others[0])
         sentences.append(
-            f"Of what does not count, {len(others):,} are written otherwise than the reference: {example}."
+            f"Of the right ones that do not count, {len(others):,} are written otherwise than the reference: {example}."
         )
     return Card(
         id="final_answers",

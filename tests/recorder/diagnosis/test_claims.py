@@ -1273,6 +1273,9 @@ COUNTS: dict[str, Count] = {
     "Median share of repeated three-word sequences: #.": lambda c, _: (
         percent(float(np.nanmedian(c.texts["trigram_repeats"][repeating(c)]))),
     ),
+    "Truncated generations have # tokens (all of them); max_completion_length is #.": lambda c, *_: (
+        *{f"{it.turns[-1].tokens}" for it in c.last if is_cut(it)}, f"{c.run.config['max_completion_length']}",
+    ),
     "Truncated generations have # tokens (all of them). Their limit is not recorded.": lambda c, _: (
         " or ".join(map(figure, set(cut_tokens(c)))),
     ),

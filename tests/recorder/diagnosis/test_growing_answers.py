@@ -54,6 +54,21 @@ def test_growth_that_is_for_something_is_silent(columns: dict[str, Any]) -> None
     assert looked(**columns) is None
 
 
+def test_answers_that_grow_into_the_limit_get_one_advice() -> None:
+    config = {"max_completion_length": 400, "loss_type": "dapo"}
+    tokens = np.minimum(TOKENS, 400)
+    correct = np.where(tokens == 400, 0.0, CORRECT)
+    rows = rows_of(
+        COUNT, steps=STEPS, group=GROUP, reward=correct, parts={"correct": correct}, completion_tokens=tokens, turns=1,
+        task=[f"task {it}" for it in GROUP], truncated_turns=(tokens == 400).astype(float),
+    )  # fmt: skip
+    cards = {it.id: it for it in diagnose_rows(rows, config=config).cards}
+    growth, cut = cards["length"], cards["truncation"]
+    assert "may be chance" not in growth.evidence[0]  # right answers go from a half to a quarter
+    assert growth.suggestion == "Add a penalty of length that right answers of usual length do not pay."
+    assert cut.suggestion.startswith("Stop answers from growing first")
+
+
 @pytest.mark.parametrize(("config", "said"), [
     ({"loss_type": "grpo"}, 'With loss_type "grpo"'),
     ({}, 'If loss_type is "grpo"'),
