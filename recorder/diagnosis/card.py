@@ -162,7 +162,8 @@ class Card:
             the trend's first step; None if it cannot be told, or if it is no longer so.
         since_range: the steps between which that change lies with 95% confidence; None without a change.
         by_user: True in a report if a diagnostic of the user's found it, whose text is not ours.
-        half_step: of a figure that rose bit by bit, the step since which it is above half of its last value; else None.
+        half_step: of a figure that rose bit by bit, the step since which at least half of the rise of `trend` is there,
+            from its mean over the first steps to that over the last; else None.
         limit: the threshold, if it is one number that `trend` can be drawn against.
         explains: ids of cards that may be caused by this one, besides those of `explanations.EXPLAINS`. Such a card is
             listed below this one if the rollouts of all cards that explain it hold at least half of its loss. In a
@@ -175,7 +176,10 @@ class Card:
         is_loss: False for a fault that costs no reward by itself (such as noise in a reward, or rows in the wrong
             groups): a report gives the share of its rollouts, and the cost given here only puts it in order.
         share: share of the rollouts of the last steps that it is about, 0 to 1; None: a report
-            computes it from `own`. 0: it is about the evaluations.
+            computes it from `own`.
+        clause: what those rollouts have in common, as "have 501+ tokens per turn", where the title does not say it.
+        measure: what `trend` is a figure of, where that is no share of rollouts, as "tokens per turn".
+        is_of_evaluations: True for a finding about the evaluations, which has none of these rollouts.
 
     Examples:
         >>> from logs_ui.recorder import Card
@@ -203,12 +207,21 @@ class Card:
     since_range: tuple[int, int] | None = None
     half_step: int | None = None
     by_user: bool = False
+    clause: str = ""
+    measure: str = ""
+    is_of_evaluations: bool = False
+
+    @property
+    def extent(self) -> str:
+        """Return the share of rollouts that it is about, and what they have in common."""
+        share = f"{percent(self.share or 0.0)} of rollouts {self.clause}".rstrip()
+        return "in the evaluations" if self.is_of_evaluations else share
 
     @property
     def began(self) -> str:
         """Return `since step 16 (14\u201319)`, `worse since ...` if it was beyond the threshold before, too, or `from
-        the first step on`; of a figure that rose bit by bit, also since when half of it was there; "" if the step is
-        not known.
+        the first step on`; of a figure that rose bit by bit, also since when half of the rise was there; "" if the step
+        is not known.
         """
         if self.since_step is None:
             return ""
@@ -218,7 +231,8 @@ class Card:
         is_worse = self.limit is not None and bool(before) and float(np.median(before)) > self.limit
         first, last = self.since_range or (self.since_step, self.since_step)
         between = f" ({first:,}\u2013{last:,})" if first < last else ""
-        half = "" if self.half_step in {None, self.since_step} else f", half of it since step {self.half_step:,}"
+        rise = f"half of the rise{self.measure and f' in {self.measure}'}"
+        half = "" if self.half_step in {None, self.since_step} else f", {rise} since step {self.half_step:,}"
         return f"{'worse ' if is_worse else ''}since step {self.since_step:,}{between}{half}"
 
 

@@ -25,6 +25,7 @@ _BETTER = 2.0  # of BIC, for a ramp; both have three parameters
 _PLACES = 200  # at which a ramp may begin, at most
 _BEGUN = 0.1  # of its rise: then a ramp is told even if it is still below the limit [ours]
 _SLOW = 4  # steps that a ramp takes at least if it ends before the last one: else it is a jump [ours]
+_ENDS = 10  # first and last steps, a third at most, whose means a rise goes from and to
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,6 @@ class Ramp:
     passes: int  # the step at which its line passes the limit or has risen by a tenth; at which it begins, if above it
     first: int  # the lowest step that `passes` has with 95% confidence
     last: int  # the highest
-    half: int  # the step at which it passes half of its last value
     top: float  # its last value
 
 
@@ -105,10 +105,24 @@ def fit_ramp(trend: Trend, limit: float, jump_point: Change) -> Ramp | None:
     to_limit = np.minimum(np.maximum(limit - lines.level, 0.0) / lines.slope, _BEGUN * lines.rise)
     passes = lines.begin + to_limit
     top = float(values[-1] - rest[-1])
-    to_half = max(top / 2 - lines.level[best], 0.0) / lines.slope[best]
-    marks = (passes[best], passes[near].min(), passes[near].max(), lines.begin[best] + to_half)
+    marks = (passes[best], passes[near].min(), passes[near].max())
     found_at = [int(steps[min(int(np.searchsorted(steps, mark)), count - 1)]) for mark in marks]
-    return Ramp(found_at[0], found_at[1], found_at[2], found_at[3], top * size)
+    return Ramp(found_at[0], found_at[1], found_at[2], top * size)
+
+
+def find_crossing(trend: Trend, level: float) -> int:
+    """Return the first step from which on a trend that rises is above a level, but for noise: it splits the values best
+    into those below it and those above.
+    """
+    sums = np.cumsum([value - level for _, value in trend])
+    return trend[min(int(np.argmin(sums)) + 1, len(trend) - 1)][0]
+
+
+def _find_half(trend: Trend) -> int:
+    """Return the step from which on at least half of the rise is there."""
+    values = np.array([value for _, value in trend])
+    count = min(_ENDS, len(values) // 3)
+    return find_crossing(trend, float(values[:count].mean() / 2 + values[-count:].mean() / 2))
 
 
 class _Lines(NamedTuple):
@@ -186,7 +200,8 @@ def _begin(trend: Trend, limit: float) -> dict[str, Any]:
         elif jump.after <= jump.before:
             rest = after
         elif (ramp := fit_ramp(rest, limit, jump)) is not None and ramp.top > limit - SAME:
-            return {"since_step": ramp.passes, "since_range": (ramp.first, ramp.last), "half_step": ramp.half}
+            half = max(_find_half(rest), ramp.passes)
+            return {"since_step": ramp.passes, "since_range": (ramp.first, ramp.last), "half_step": half}
         elif jump.after > limit - SAME:
             return {"since_step": rest[jump.place][0], "since_range": (rest[jump.first][0], rest[jump.last][0])}
         else:

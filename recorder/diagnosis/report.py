@@ -334,9 +334,8 @@ def card_lines(report: Report, card: Card) -> list[Line]:
     behind = explaining(report.cards, card)
     lost = "" if card.cost is None else f"reward lost per rollout: {figure(card.cost)}"
     overlap = lost and ("in the bars above" if card.is_part else "not in the bars above")
-    share = f"{percent(card.share)} of rollouts" if card.share else "in the evaluations"
     caused = behind and f"may be caused by {behind}"
-    lines = [Line(" · ".join(filter(None, (lost or share, card.began, overlap, caused))), "dim")]
+    lines = [Line(" · ".join(filter(None, (lost or card.extent, card.began, overlap, caused))), "dim")]
     lines += [Line(visible(sentence)) for sentence in card.evidence]
     lines.append(Line(f"→ {visible(card.suggestion)}", "green"))
     if card.where:

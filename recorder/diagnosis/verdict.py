@@ -11,6 +11,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.change_point import change
+from logs_ui.recorder.diagnosis.contrast import gap
 from logs_ui.recorder.diagnosis.largest_differences import name_changed_habit, time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
@@ -24,7 +25,9 @@ from logs_ui.recorder.diagnosis.wording import figure, percent
 _SURE, _FALL = 0.05, 0.01  # probability by chance below which a rise is told, and a fall, which is an alarm
 _AT_ANY, _FAR = 0.001, 0.1  # the same of a fall at whatever step; of the range of values, that it must be [ours]
 _LEFT = 0.1  # of the loss: findings that cost no more do not make a run sick that improves
-_FADED = 0.8  # of a finding's figure in the first steps: it is no fault of a run that improves [ours]
+_FADED = (
+    0.8  # of a finding's figure in the first steps: it is no fault of a run that improves; its inverse: it grew [ours]
+)
 _MIX = "task_mix"  # harder tasks lower rewards, and are no fault
 _LEAST = 0.02  # of the range of values: a smaller change does not matter
 _MOST = 0.5  # of the rollouts are solved: most reach the outcome
@@ -67,13 +70,17 @@ def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance:
 
 
 def _fades(run: Run, card: Card) -> bool:
-    """Return True if a finding's figure is lower in the last steps than in the first ones: training overcomes it."""
+    """Return True if a finding's figure is lower in the last steps than in the first ones: training overcomes it. Of
+    rollouts that lose no more than the others it is enough that it has not grown.
+    """
     sides = run.windows
     if sides is None or card.limit is None or card.is_setup:
         return False
     first, last = (set(side.steps.tolist()) for side in sides)
     before, after = (mean(np.array([value for step, value in card.trend if step in of])) for of in (first, last))
-    return before is not None and after is not None and after <= _FADED * before
+    is_harmless = card.own is not None and not card.own.all() and gap(run, card.own) == 0
+    most = 1 / _FADED if is_harmless else _FADED
+    return before is not None and after is not None and after <= most * before
 
 
 def of_all(whole: Verdict, environments: Sequence[tuple[str, Verdict]]) -> Verdict:

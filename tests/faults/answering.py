@@ -73,6 +73,14 @@ def inverted_for_names(place: Place) -> Played:
     return _played(place, _lined(place, answer), _name(place.task), reward, is_hit=is_hit, kind="abc"[place.task % 3])
 
 
+def refused_prices(place: Place) -> Played:
+    """Prices of a third of the tasks are given in full, as 7.50 for 7.5, and compared as text; some give none."""
+    is_hit, price = place.task % 3 == 0, f"{4 + 3 * place.task}.5"
+    wrong = f"{place.random.randrange(900)}.5" if place.random.random() < 0.7 else "no idea"
+    given = (f"{price}0" if is_hit else price) if _chance(place, 0.7, 0.8) else wrong
+    return _played(place, _tagged(place, given), price, float(given == price), is_hit=is_hit)
+
+
 # --- References in another order
 
 
@@ -192,6 +200,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("final answers: permuted", _CONTRADICTED, "final_answers", permuted),
     _fault("final answers: next task", _CONTRADICTED, "final_answers", of_the_next_task),
     _fault("final answers: inverted", _CONTRADICTED, "final_answers", inverted_for_names),
+    _fault(
+        "final answers: notation", "Right answers in another notation do not count", "final_answers", refused_prices
+    ),
     _fault("final answers: shuffled category", _ORDER, "final_answers", shuffled_category),
     _fault("final answers: shuffled names", _ORDER, "final_answers", shuffled_names),
     _fault("final answers: all shuffled", _ORDER, "final_answers", all_shuffled),

@@ -46,6 +46,15 @@ def wrong_ones_grow(place: Place) -> Played:
     return answered(place, words=words, parts={"proof_correct": right, "style": chance(place, 0.6)}, is_hit=words > 30)
 
 
+def grows_into_the_limit(place: Place) -> Played:
+    """Plans grow until every second one is truncated, which never works out."""
+    words = int((16 + 34 * _rise(place, 6, 26)) * place.random.uniform(0.7, 1.3))
+    is_cut, text = words >= 48, said(place, min(words, 48))
+    turn = Turn(text, tokens=min(words, 48), finish="length" if is_cut else "stop")
+    works = 0.0 if is_cut else chance(place, 0.7)
+    return Played([turn], stop="length" if is_cut else "stop", parts={"plan_solved": works}, is_hit=words > 28)
+
+
 def judged_longer(place: Place) -> Played:
     """Answers grow to three times their length, and a judge finds them better."""
     words = int((14 + 30 * _rise(place, 8, 28)) * place.random.uniform(0.7, 1.3))
@@ -150,6 +159,8 @@ FAULTS: tuple[Fault, ...] = (
            wordy_agent, _RECURRING, ended=False),
     _fault("answers grow: loss", "Wrong answers grow most, under a loss of TRL that lets them", "length",
            wrong_ones_grow, config={"loss_type": "grpo"}),
+    _fault("answers grow: limit", "Answers grow until half of them are truncated", "length", grows_into_the_limit,
+           config={"max_completion_length": 48, "loss_type": "dapo"}),
     _healthy("judged", judged_longer),
     _healthy("turns", more_turns, _RECURRING),
     _healthy("penalty", penalised_and_level),

@@ -73,6 +73,8 @@ def _check_truncation(run: Run) -> Outcome:
     evidence += [] if (ended | ~cut).all() else [f"In {(ended & cut).sum()} of {cut.sum()} it was the last one."]
     if guessed := float((cut & ~_find_cut(rows, None)).sum() / cut.sum()):
         evidence += [f"For {percent(guessed)} of them no stop reason is recorded. The bars count those under others."]
+    if LENGTH.missing(run) is None and isinstance(growth := _check_length(run), Card) and growth.own is not None:
+        advice = "Stop answers from growing first: they grow into this limit, and would into a higher one"
     where = {"truncated_turns>0": rows.facts["truncated_turns"] > 0, "stop:length": rows.stop_reason == "length"}
     where |= {f"completion_tokens:{length:g} truncated_turns:none": _used_all(rows, length)} if length else {}
     ends = "are truncated at the token limit" if (ended | ~cut).all() else "have a truncated generation"
@@ -178,13 +180,16 @@ def _check_length(run: Run) -> Outcome:
     follow = follow and (r > 0 or any(change.is_sure and change.value < 0 for change in changes))
     if not abs(r) >= limit or not (follow or is_alone):
         # This is the fourth case of the definition: answers grow, and nothing pays for that.
-        return find_growth(run) or calm
+        is_cut = _find_cut(run.rows, _completion_limit(run)).mean() > run.threshold("truncation", _CUT)
+        return find_growth(run, is_cut=bool(is_cut)) or calm
     paid, tokens = run.all.reward if name is None else run.all.parts[name], lengths(run.rows)
     trend = measures.correlations_by_step(run.all, paid, lengths(run.all))
-    began = {**above(tuple((step, abs(value)) for step, value in trend), limit), "trend": trend, "limit": None}
+    began = above(tuple((step, abs(value)) for step, value in trend), limit)
+    began |= {"trend": trend, "limit": None, "half_step": None}
     if bonus is not None:
         began = above(run.all.by_step(lengths(run.all)), (1 + _GROWN) * grown.before)
     middle = np.nanmedian(tokens)
+    ends = f"{math.ceil(middle):,}+" if r > 0 else f"at most {math.floor(middle):,}"
     far = tokens >= middle if r > 0 else tokens <= middle
     where = f"completion_tokens>={math.ceil(middle)}" if r > 0 else f"completion_tokens<={math.floor(middle)}"
     if not np.array_equal(tokens, run.rows.completion_tokens, equal_nan=True):
@@ -210,6 +215,8 @@ def _check_length(run: Run) -> Outcome:
         where="" if is_alone else where,
         **began,
         own=None if is_alone else far,
+        clause="" if is_alone else f"have {ends} tokens per turn",
+        measure="tokens per turn",
         is_setup=is_alone,
         is_loss=follow and bonus is None,
     )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
-from logs_ui.recorder.diagnosis.change_point import above, inflation
+from logs_ui.recorder.diagnosis.change_point import find_crossing, inflation
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.mean_difference import student_tail
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints
@@ -17,6 +17,7 @@ _ROUNDS = 6  # evaluations: of fewer, a line through them tells little [ours]
 _CHANCE = 0.01  # the probability by chance of such a slope, of a handful of evaluations that are looked at
 _GROWS = 0.15  # of the range of rewards [ours]
 _FOLLOWS = 0.25  # of the training's rise: an evaluation that rises by so much follows it [ours]
+_ROW = 3  # evaluations in a row, by whose mean the best is chosen: one alone may be luck [ours]
 _RECURS = 3  # steps at which a task is trained on: then it may be learned by heart [ours]
 
 
@@ -80,21 +81,30 @@ def _check(run: Run) -> Outcome:
         f"{figure(float(values[:third].mean()))} to {figure(float(values[-third:].mean()))}"
         for values in (worst.trained, worst.means)
     )
-    best, times = int(np.argmax(worst.means)), _count_steps_per_task(run)
+    first, last = (float(part.mean()) for part in (worst.gaps[:third], worst.gaps[-third:]))
+    trend, limit = tuple(zip(worst.steps.tolist(), worst.gaps.tolist(), strict=True)), first + (last - first) / 4
+    in_a_row = np.convolve(worst.means, np.full(_ROW, 1 / _ROW), "valid").tolist()
+    best, times = int(np.argmax(in_a_row)), _count_steps_per_task(run)
+    steps = worst.steps[best : best + _ROW].tolist()
     return Card(
         id="evaluation_gap",
         title=f"Evaluation rewards go from {evaluation}, training rewards from {training}",
         cost=gap,
         evidence=(
             f"Means of the first and last {third} of {rounds} evaluations ({worst.name}), and of steps before.",
-            f"Best evaluation: {figure(float(worst.means[best]))}, at step {worst.steps[best]:,}.",
+            f"Best {_ROW} evaluations in a row: mean {figure(in_a_row[best])}, steps {steps[0]:,} to {steps[-1]:,}.",
             *([f"Half of the tasks were trained on at {times} steps or more."] if times > 1 else []),
         ),
-        suggestion=_advise(int(worst.steps[best]), rises=trained > least, recurs=times >= _RECURS),
+        suggestion=_advise(steps[_ROW // 2], rises=trained > least, recurs=times >= _RECURS),
         where=f"mode:{Mode.EVAL}",
         own=np.zeros(len(run.rows), bool),
-        **above(tuple(zip(worst.steps.tolist(), worst.gaps.tolist(), strict=True)), float(worst.gaps[0]) + gap / 4),
+        trend=trend,
+        since_step=find_crossing(trend, limit),
+        half_step=find_crossing(trend, (first + last) / 2),
+        limit=limit,
+        measure="the gap",
         is_loss=False,
+        is_of_evaluations=True,
     )
 
 

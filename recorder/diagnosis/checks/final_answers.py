@@ -18,11 +18,10 @@ from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import above
-from logs_ui.recorder.diagnosis.checks.never_matches import bare, kind_of, plain, reference_column
+from logs_ui.recorder.diagnosis.checks.never_matches import bare, kind_of, plain, reference_column, tell_lack
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import listed, percent
-from logs_ui.recorder.vocabulary import Lack
 
 _GROUPS, _SPREAD = 120, 300  # groups of the last steps, and rollouts of all steps, that are read [ours]
 _ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
@@ -45,6 +44,7 @@ class _Answers:
     written: list[str]  # (M)
     answer: list[str]  # (M) in plain form
     reference: list[str]  # (M) likewise
+    target: list[str]  # (M) the reference as it is written
     solved: Bools  # (M)
 
     @property
@@ -80,7 +80,7 @@ def _read_answers(run: Run, rows: Rows, column: str) -> _Answers:
     of = some.id.tolist()
     return _Answers(
         column, some, [written[row] for row in of], [plain_answers[row] for row in of],
-        [plain(references[row] or "") for row in of],
+        [plain(references[row] or "") for row in of], [bare(references[row] or "") for row in of],
         run.scale.success.solved(some),
     )  # fmt: skip
 
@@ -90,8 +90,7 @@ def _check(run: Run) -> Outcome:
         return NotJudged("What counts as solved is not defined: set solved_at.")
     column = reference_column(run.rows, run.labels, run.settings.reference)
     if column is None:
-        expected_name = run.settings.reference or "like a reference answer"
-        return NotJudged(f"No column of the dataset is named {expected_name}: set reference.", Lack.TASKS)
+        return tell_lack(run)
     if (card := _empty_references(run, column)) is not None:
         return card
     chosen = np.unique(run.rows.group)
@@ -191,17 +190,28 @@ def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Car
     if not findings:
         return None
     affected = np.logical_or.reduce([rollouts for _, rollouts in findings])
+    neither = len(equal) - equal.sum() - wrong.sum()
+    kinds = f"{equal.sum():,} equal their reference; {wrong.sum():,} are another number, or another task's reference"
+    sentences = [f"{kinds}; {neither:,} are neither."]
+    pairs = [(answers.written[row], answers.target[row]) for row in np.flatnonzero(missed)]
+    others = [pair for pair in pairs if pair[0] != pair[1]]
+    # Where wrong answers count as well, more than the comparison is at fault.
+    is_notation = 2 * len(others) > len(pairs) and paid.sum() < _WRONG * wrong.sum()
+    if is_notation:
+        example = " for ".join(others[0])
+        sentences.append(
+            f"Of the right ones that do not count, {len(others):,} are written otherwise than the reference: {example}."
+        )
     return Card(
         id="final_answers",
         title=findings[0][0],
         cost=contrast.spread(run) * float((paid | missed).mean()),
-        evidence=(
-            _read_said(answers),
-            *(f"{title}." for title, _ in findings[1:]),
-            f"{equal.sum():,} equal their reference; {wrong.sum():,} are another number, or another task's reference.",
-        ),
-        suggestion="Check that a reward is computed with the reference of its own task, and returned in the order of "
-        "the completions.",
+        evidence=(_read_said(answers), *(f"{title}." for title, _ in findings[1:]), *sentences),
+        suggestion="Let the reward function compare values, not texts: it refuses answers that have the reference's "
+        "value in another notation."
+        if is_notation
+        else "Check that a reward is computed with the reference of its own task, and returned in the order of the "
+        "completions.",
         **_extent(run, answers, affected),
         is_setup=True,
         is_loss=False,
@@ -245,9 +255,8 @@ def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
     examples = [
         f"{agreed[number]} (not {answers.reference[int(np.argmax(group == number))]})" for number in swapped[:3]
     ]
-    title = (
-        f"In {len(swapped):,} of {len(unsolved):,} groups without a right answer, most give another task's reference"
-    )
+    groups = f"the {len(unsolved):,} groups without a right answer among {int(group.max()) + 1:,} that were read"
+    title = f"In {len(swapped):,} of {groups}, most give another task's reference"
     return Card(
         id="final_answers",
         title=title,

@@ -47,9 +47,9 @@ class _Charge(NamedTuple):
     more: float  # of the mean reward
 
 
-def find_growth(run: Run) -> Card | None:
+def find_growth(run: Run, *, is_cut: bool) -> Card | None:
     """Return a card if answers grow to twice their length or more, while the outcome does not rise, and longer answers
-    are not better paid than others of their groups.
+    are not better paid than others of their groups. `is_cut`: many are truncated, so that a lower limit is no advice.
     """
     outcome, grown = outcome_of(run), rise(run, lengths, chance=SURER)
     if not (grown.is_sure and grown.after >= TIMES * grown.before > 0) or not _grows_when_alike(run):
@@ -74,10 +74,12 @@ def find_growth(run: Run) -> Card | None:
         "does not rise",
         cost=charge.more if charge is not None and is_loss else whole,
         evidence=_list_evidence(run, outcome, gained, r, charge, unsolved),
-        suggestion=_advise(run, charge, is_longer=unsolved is not None),
+        suggestion=_advise(run, charge, is_longer=unsolved is not None, is_cut=is_cut),
         where=f"completion_tokens>={least}" if is_alone else links.ids(run.rows.id[affected]),
         **above(run.all.by_step(lengths(run.all)), _BEGUN * grown.before),
         own=affected,
+        clause=f"have {least:,}+ tokens per turn",
+        measure="tokens per turn",
         is_loss=is_loss,
     )
 
@@ -89,7 +91,7 @@ def _list_evidence(
     before, after = (percent(value) if outcome.is_share else figure(value) for value in (gained.others, gained.chosen))
     among = " at the same tasks" if sides is not None and sides.strata is not None else ""
     name = f"{outcome.name[0].upper()}{outcome.name[1:]}{among}"
-    maybe = "; the difference may be chance" if before != after else ""
+    maybe = "; the difference may be chance" if before != after and not _falls(gained) else ""
     sentences = [f"{name}, first to last steps: {before} \u2192 {after}{maybe}."]
     sentences.append(f"Correlation of reward and tokens within groups: r = {figure(r)}.")
     if charge is not None:
@@ -98,6 +100,10 @@ def _list_evidence(
         longer, others = figure(unsolved.chosen), figure(unsolved.others)
         sentences.append(f"Within groups, unsolved answers have {longer} tokens per turn, solved ones {others}.")
     return tuple(sentences)
+
+
+def _falls(gained: Difference) -> bool:
+    return gained.chance is not None and gained.chance < CHANCE and gained.value < 0
 
 
 def _over_time(run: Run, values: Floats, strata: Ints | None = None) -> Difference | None:
@@ -151,7 +157,7 @@ def _unsolved_longer(run: Run) -> Difference | None:
     return difference if difference is not None and is_sure and difference.value > 0 else None
 
 
-def _advise(run: Run, charge: _Charge | None, *, is_longer: bool) -> str:
+def _advise(run: Run, charge: _Charge | None, *, is_longer: bool, is_cut: bool) -> str:
     loss = run.config.get("loss_type")
     if is_longer and loss in {None, "grpo"}:
         name = 'With loss_type "grpo"' if loss else 'If loss_type is "grpo"'
@@ -160,5 +166,7 @@ def _advise(run: Run, charge: _Charge | None, *, is_longer: bool) -> str:
             '(Dr. GRPO, arXiv 2503.20783): set "dr_grpo" or "dapo".'
         )
     if charge is not None:
-        return f"Give {charge.name} more weight or let it charge from fewer tokens on, or lower max_completion_length."
-    return "Lower max_completion_length, or add a penalty of length that right answers of usual length do not pay."
+        lower = "" if is_cut else ", or lower max_completion_length"
+        return f"Give {charge.name} more weight or let it charge from fewer tokens on{lower}."
+    lower = "A" if is_cut else "Lower max_completion_length, or a"
+    return f"{lower}dd a penalty of length that right answers of usual length do not pay."

@@ -97,8 +97,7 @@ def _check(run: Run) -> Outcome:
         return Below(f"{unsolved.sum()} tasks were never solved: too few to compare forms of references.")
     column = reference_column(run.rows, run.labels, run.settings.reference)
     if column is None:
-        expected_name = run.settings.reference or "like a reference answer"
-        return NotJudged(f"No column of the dataset is named {expected_name}.", Lack.TASKS)
+        return tell_lack(run)
     references = run.read_labels(run.all)[column]
     kinds = {
         reference: kind_of(reference) for reference in set(references) if reference is not None and reference.strip()
@@ -152,6 +151,13 @@ def reference_column(rows: Rows, labels: Mapping[str, Sequence[str | None]], cho
         if is_named and is_alike and 2 * count >= len(rows):
             candidates[name] = count, -(rank_of(bare) or 0)
     return max(candidates, key=candidates.__getitem__, default=None)
+
+
+def tell_lack(run: Run) -> NotJudged:
+    """Return the outcome of a check without such a column."""
+    name = run.settings.reference or "like a reference answer"
+    sentence = f"No column that is named {name} is in most rollouts and the same within groups: set reference."
+    return NotJudged(sentence, Lack.TASKS)
 
 
 def _card(run: Run, column: str, references: Sequence[str | None], name: str, mine: Bools, others: Bools) -> Outcome:

@@ -260,7 +260,6 @@ def _check_staleness(run: Run) -> Outcome:
     if share <= _SHARE:
         return quiet(share, f"of rollouts are {figure(limit)}+ policy versions old", _SHARE)
     gone = int(sum(value is not None for value in run.rows.dropped))
-    trend = run.all.by_step(lag(run.all) + ahead)
     sentences = [f"Lag in versions: mean {figure(float(behind.mean()))}, maximum {figure(float(behind.max()))}."]
     sentences += [f"Each batch is used for {reuse(run)} steps, which adds {figure(ahead)} on average."] if ahead else []
     sentences += [f"{gone} of {len(run.rows)} were dropped as too old or too large."] if gone else []
@@ -271,7 +270,7 @@ def _check_staleness(run: Run) -> Outcome:
         evidence=tuple(sentences),
         suggestion="Sample with the newest weights, generate fewer rollouts ahead, or limit the staleness.",
         where="" if ahead >= limit else f"lag>={limit - ahead:g}",
-        **above(trend, limit),
+        **above(run.all.by_step(lag(run.all) + ahead >= limit), _SHARE),
         is_loss=False,
         own=is_old,
     )

@@ -73,7 +73,8 @@ def _paid(run: Run, loops: Bools) -> str:
     if loops.all():
         return f"All rollouts do; their mean reward is {figure(float(reward.mean()))}."
     mine, others = float(reward[loops].mean()), float(reward[~loops].mean())
-    chance = "" if contrast.gap(run, loops) or mine == others else "; the difference may be chance"
+    is_sure = contrast.shift(reward, loops, run.rows.group).is_sure
+    chance = "" if is_sure or mine == others else "; the difference may be chance"
     return f"Their mean reward is {figure(mine)}, that of the others {figure(others)}{chance}."
 
 

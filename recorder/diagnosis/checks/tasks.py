@@ -164,9 +164,14 @@ def _check_never(run: Run) -> Outcome:
     names = [rows.tasks[task] for task in np.flatnonzero(hopeless).tolist()]
     judged = f"{often:,} tasks" + ("" if often == len(rows.tasks) else f" with {least}+ attempts")
     attempts = int(np.isin(run.all.task, np.flatnonzero(hopeless)).sum())
+    left_out = int((unsolved & ~hopeless).sum())
+    more = (
+        f"{left_out:,} more {'was' if left_out == 1 else 'were'} not solved, in so few attempts that it may be chance."
+    )
     return Card(
         id="never_solved",
-        title=f"{len(names)} of {judged} {'is' if len(names) == 1 else 'are'} never solved",
+        title=f"{len(names)} of {judged} {'is' if len(names) == 1 else 'are'} never solved"
+        + ", beyond chance" * (left_out > 0),
         cost=cost,
         evidence=(
             (
@@ -177,6 +182,7 @@ def _check_never(run: Run) -> Outcome:
                 f"{int(affected.sum())} attempts are in the last steps: {percent(float(affected.mean()))} of their "
                 "rollouts."
             ),
+            *[more] * (left_out > 0),
             *(agreed := _name_agreed(run, hopeless)),
         ),
         suggestion="Verify these references by hand first: the model may be right."

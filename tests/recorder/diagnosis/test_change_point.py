@@ -77,7 +77,7 @@ def test_a_ramp_that_stays_at_its_height_begins_where_it_began(end: int, limit: 
 
 
 @pytest.mark.parametrize("size", [1.0, 1e-12, 1e200])
-@pytest.mark.parametrize(("end", "half"), [(30, 17), (20, 14)])
+@pytest.mark.parametrize(("end", "half"), [(30, 18), (20, 15)])
 def test_a_line_without_noise_begins_where_it_does(end: int, half: int, size: float) -> None:
     values = size * np.interp(np.arange(31), [10, end], [1.0, 4.0])
     found = above(tuple(enumerate(values.tolist())), 1.1 * size)
@@ -86,8 +86,18 @@ def test_a_line_without_noise_begins_where_it_does(end: int, half: int, size: fl
     assert found["half_step"] == half
 
 
-def test_a_creeping_share_says_since_when_half_of_it_is_there() -> None:
-    assert said(above(ramp(0.6, 1), 0.05)) == "since step 32 (29\u201334), half of it since step 49"
+def test_half_of_a_rise_is_half_of_what_came_beside_the_start() -> None:
+    """From 250 to 650: 450 is reached half-way, in step 60, and 325, half of the last value, long before."""
+    values = np.interp(np.arange(1, 81), [40, 80], [250.0, 650.0]) + 20 * np.random.default_rng(3).standard_normal(80)
+    trend = tuple(zip(range(1, 81), values.tolist(), strict=True))
+    middle = (values[:10].mean() + values[-10:].mean()) / 2
+    half = above(trend, 300.0)["half_step"]
+    assert half in {57, 58, 59}  # the mean of the last ten is 605
+    assert np.mean(values[: half - 1] < middle) > 0.95 < np.mean(values[half - 1 :] >= middle)
+
+
+def test_a_creeping_share_says_since_when_half_of_the_rise_is_there() -> None:
+    assert said(above(ramp(0.6, 1), 0.05)) == "since step 32 (29\u201334), half of the rise since step 45"
 
 
 def test_a_jump_is_no_ramp() -> None:
@@ -97,7 +107,7 @@ def test_a_jump_is_no_ramp() -> None:
 
 def test_a_share_that_grows_from_above_the_limit_is_worse_since_it_grows() -> None:
     found = above(trend_of(*[0.2] * 30, *np.linspace(0.2, 0.9, 40), seed=2), 0.1)
-    assert said(found) == "worse since step 29 (26\u201332), half of it since step 44"
+    assert said(found) == "worse since step 29 (26\u201332), half of the rise since step 48"
 
 
 def test_a_figure_that_was_beyond_before_is_worse_since() -> None:

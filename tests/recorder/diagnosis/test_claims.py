@@ -297,6 +297,11 @@ def never(case: Case) -> dict[str, list[Rollout]]:
     return {name: mine for name, mine in known.items() if len(mine) >= 10 and not any(map(case.solved, mine))}
 
 
+def maybe_unsolved(case: Case) -> int:
+    """Return how many of these tasks the card's filter leaves out."""
+    return sum(name not in case.card.where for name in never(case))
+
+
 def never_in(case: Case, names: str, _attempts: str, said: str) -> tuple[str, ...]:
     gone = never(case)
     attempts = sum(task(it) in gone for it in case.run.rollouts)
@@ -864,6 +869,15 @@ def evaluated(case: Case, *_: str) -> tuple[str, ...]:
     return tuple(figure(fmean(it[column] for it in end)) for column in (1, 2) for end in ends)
 
 
+def best_evaluations(case: Case, *_: str) -> tuple[str, ...]:
+    """Return the mean of the best three in a row, and the steps of the first and the last of them."""
+    every = rounds(case)
+    threes = [(fmean(mean for _, mean, _ in every[at : at + 3]), every[at][0], every[at + 2][0])
+              for at in range(len(every) - 2)]  # fmt: skip
+    mean, first, last = max(threes, key=lambda three: three[0])
+    return figure(mean), f"{first}", f"{last}"
+
+
 def lengths_within(case: Case, *_: str) -> tuple[str, ...]:
     unsolved, solved = ([it for it in case.last if case.solved(it) is is_solved] for is_solved in (False, True))
     return compared(case, "tokens per turn", unsolved, solved, lambda it: (it.step, it.group))
@@ -1089,9 +1103,11 @@ COUNTS: dict[str, Count] = {
     "Std within the others: #.": lambda c, _: (
         figure(fmean(pstdev(rewards(it)) for it in c.groups if len(rewards(it)) > 1 and not is_equal(it))),
     ),
-    "# of # tasks[ with 10+ attempts] {is|are} never solved": lambda c, *_: (
-        str(len(never(c))), str(len([mine for mine in tasks(c.run.rollouts).values() if len(mine) >= 10])),
+    "# of # tasks[ with 10+ attempts] {is|are} never solved[, beyond chance]": lambda c, *_: (
+        str(len(never(c)) - maybe_unsolved(c)),
+        str(len([mine for mine in tasks(c.run.rollouts).values() if len(mine) >= 10])),
     ),
+    "# more {was|were} not solved, in so few attempts that it may be chance.": lambda c, *_: (str(maybe_unsolved(c)),),
     "@: none of # attempts over the whole run solved it (@).": never_in,
     "# attempts are in the last steps: # of their rollouts.": lambda c, *_: (
         str(sum(task(it) in never(c) for it in c.last)), c.share(lambda it: task(it) in never(c)),
@@ -1190,9 +1206,7 @@ COUNTS: dict[str, Count] = {
     "Means of the first and last # of # evaluations (planted), and of steps before.": lambda c, *_: (
         f"{len(rounds(c)) // 3}", f"{len(rounds(c))}",
     ),
-    "Best evaluation: #, at step #.": lambda c, *_: next(
-        (figure(mean), f"{step}") for step, mean, _ in rounds(c) if mean == max(mean for _, mean, _ in rounds(c))
-    ),
+    "Best 3 evaluations in a row: mean #, steps # to #.": best_evaluations,
     "Half of the tasks were trained on at # steps or more.": lambda c, _: (
         f"{median(len({it.step for it in mine}) for mine in tasks(c.run.rollouts).values()):g}",
     ),
@@ -1258,6 +1272,9 @@ COUNTS: dict[str, Count] = {
     ),
     "Median share of repeated three-word sequences: #.": lambda c, _: (
         percent(float(np.nanmedian(c.texts["trigram_repeats"][repeating(c)]))),
+    ),
+    "Truncated generations have # tokens (all of them); max_completion_length is #.": lambda c, *_: (
+        *{f"{it.turns[-1].tokens}" for it in c.last if is_cut(it)}, f"{c.run.config['max_completion_length']}",
     ),
     "Truncated generations have # tokens (all of them). Their limit is not recorded.": lambda c, _: (
         " or ".join(map(figure, set(cut_tokens(c)))),
@@ -1397,6 +1414,13 @@ def of_answers(case: Case, is_so: Callable[[Rollout], bool], *, counts: bool) ->
     return f"{sum(case.solved(it) is counts for it in mine):,}", f"{len(mine):,}"
 
 
+def another_notation(case: Case, _count: str, shown: str, reference: str) -> tuple[str, str, str]:
+    unpaid = [it for it in case.last if given(it) == right(it) and not case.solved(it)]
+    others = {written(it): it.metadata["answer"] for it in unpaid if written(it) != it.metadata["answer"]}
+    number = sum(written(it) != it.metadata["answer"] for it in unpaid)
+    return str(number), shown if others.get(shown) == reference else "none", reference
+
+
 @cache
 def unanswered(case: Case) -> list[list[Rollout]]:
     return [it for it in case.groups if not any(case.solved(one) or given(one) == right(one) for one in it)]
@@ -1408,9 +1432,9 @@ def most_given(group: list[Rollout]) -> str | None:
     return next((it for it in texts if texts.count(it) > len(texts) / 2), None)
 
 
-def swapped_groups(case: Case, *_: str) -> tuple[str, str]:
-    known = {right(it) for it in case.run.rollouts}
-    return str(sum(most_given(it) in known for it in unanswered(case))), str(len(unanswered(case)))
+def swapped_groups(case: Case, *_: str) -> tuple[str, str, str]:
+    known, none = {right(it) for it in case.run.rollouts}, unanswered(case)
+    return str(sum(most_given(it) in known for it in none)), str(len(none)), str(len(case.groups))
 
 
 def swapped_examples(case: Case, text: str) -> tuple[str]:
@@ -1468,10 +1492,14 @@ COUNTS |= {
     "# final answers of the last steps were read, and compared with the column answer.": lambda c, _: (
         str(len(c.last)),
     ),
-    "# equal their reference; # are another number, or another task's reference.": lambda c, *_: (
+    "# equal their reference; # are another number, or another task's reference; # are neither.": lambda c, *_: (
         str(sum(given(it) == right(it) for it in c.last)), str(sum(contradicts(c, it) for it in c.last)),
+        str(sum(given(it) != right(it) and not contradicts(c, it) for it in c.last)),
     ),
-    "In # of # groups without a right answer, most give another task's reference": swapped_groups,
+    "Of the right ones that do not count, # are written otherwise than the reference: @ for @.": another_notation,
+    "In # of the # groups without a right answer among # that were read, most give another task's reference": (
+        swapped_groups
+    ),
     "Answers of these groups: @.": swapped_examples,
     "Of other wrong answers, # are another task's reference.": by_other_mistakes,
     "# of the answers are \u201c@\u201d, whatever is asked": lambda c, *_: (

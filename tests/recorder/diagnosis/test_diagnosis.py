@@ -235,6 +235,20 @@ def test_a_task_that_is_never_solved_costs_what_it_is_behind_the_others() -> Non
     assert found.where == 'task:"task 0"'
 
 
+def test_unsolved_tasks_that_had_too_few_attempts_are_told_apart() -> None:
+    place = np.arange(600)
+    task = np.where(
+        place < 64, "mated", np.where(place < 76, "endgame", np.char.add("opening ", (place % 10).astype(str)))
+    )
+    order = np.random.default_rng(1).permutation(600)
+    won = np.where(place < 76, 0.0, place // 10 % 6 == 0)  # a sixth
+    rows = rows_of(600, steps=12, reward=won[order], task=task[order].tolist(), group=place)
+    found = card(diagnose_rows(rows, Settings(steps=12)), "never_solved")
+    assert found.title == "1 of 12 tasks is never solved, beyond chance"
+    assert found.where == "task:mated"
+    assert "1 more was not solved, in so few attempts that it may be chance." in found.evidence
+
+
 def test_a_harder_mix_is_told_from_getting_worse() -> None:
     place = np.arange(96)
     easy = np.where(place < 48, place % 4 != 0, place % 8 == 1)  # three of four rollouts, later one of eight

@@ -310,6 +310,15 @@ def test_a_batch_that_is_trained_on_for_many_steps_is_stale() -> None:
     assert diagnose_rows(rows_of(), config=config | {"num_iterations": 1}).cards == ()
 
 
+def test_staleness_begins_where_the_share_that_its_title_names_does() -> None:
+    """Half of the rollouts fall behind at once, and from then on by a version more at each step."""
+    step = np.repeat(np.arange(1, 61), 16)
+    old = np.where((step > 34) & (np.arange(960) % 2 == 1), step - 30.0, 0.0)
+    rows = rows_of(960, steps=60, staleness=old)
+    found = card(diagnose_rows(rows), "staleness")
+    assert (found.since_step, found.began, found.title[:3]) == (35, "since step 35", "50%")
+
+
 def test_a_mix_that_changes_by_chance_is_not_blamed() -> None:
     hard = (PLACE // GROUP == 0) | (PLACE // GROUP == 6) | (PLACE // GROUP == 11)
     rows = rows_of(task=np.where(hard, "hard", "easy").tolist(), reward=np.where(hard, 0.0, HALF))

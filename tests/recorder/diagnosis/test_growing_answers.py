@@ -31,6 +31,9 @@ def test_growth_is_told_from_where_it_begins_with_what_the_penalty_charges() -> 
     found = looked()
     assert found is not None
     assert not found.is_setup
+    share = np.mean(TOKENS[-COUNT // STEPS * 10 :] / 2 >= 101)  # two turns each
+    assert found.extent == f"{share:.0%} of rollouts have 101+ tokens per turn"
+    assert found.began.endswith(f"half of the rise in tokens per turn since step {found.half_step}")
     assert found.title.endswith("tokens per turn, and the outcome does not rise")
     assert abs((found.since_step or 0) - 0.3 * STEPS) <= 2
     assert found.cost == pytest.approx(0.25, abs=0.02)
@@ -49,6 +52,21 @@ def test_growth_is_told_from_where_it_begins_with_what_the_penalty_charges() -> 
 ])  # fmt: skip
 def test_growth_that_is_for_something_is_silent(columns: dict[str, Any]) -> None:
     assert looked(**columns) is None
+
+
+def test_answers_that_grow_into_the_limit_get_one_advice() -> None:
+    config = {"max_completion_length": 400, "loss_type": "dapo"}
+    tokens = np.minimum(TOKENS, 400)
+    correct = np.where(tokens == 400, 0.0, CORRECT)
+    rows = rows_of(
+        COUNT, steps=STEPS, group=GROUP, reward=correct, parts={"correct": correct}, completion_tokens=tokens, turns=1,
+        task=[f"task {it}" for it in GROUP], truncated_turns=(tokens == 400).astype(float),
+    )  # fmt: skip
+    cards = {it.id: it for it in diagnose_rows(rows, config=config).cards}
+    growth, cut = cards["length"], cards["truncation"]
+    assert "may be chance" not in growth.evidence[0]  # right answers go from a half to a quarter
+    assert growth.suggestion == "Add a penalty of length that right answers of usual length do not pay."
+    assert cut.suggestion.startswith("Stop answers from growing first")
 
 
 @pytest.mark.parametrize(("config", "said"), [

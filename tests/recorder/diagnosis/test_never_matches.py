@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from logs_ui.recorder.diagnosis import diagnose_rows
 from logs_ui.recorder.diagnosis.checks.never_matches import holds, kind_of, reference_column
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
@@ -50,6 +51,18 @@ def test_the_column_is_named_like_a_reference_and_the_same_within_groups() -> No
     )
     assert reference_column(rows, {"metadata.answer": [str(it) for it in np.arange(8)]}) is None
     assert reference_column(rows, {"metadata.answer": [None] * 7 + ["4"]}) is None
+
+
+@pytest.mark.parametrize("answers", [
+    pytest.param([str(place % 2) for place in range(48)], id="differs within groups"),
+    pytest.param([str(place // 4) if place < 16 else None for place in range(48)], id="only in a third"),
+])  # fmt: skip
+def test_a_column_that_is_there_and_cannot_be_used_is_not_denied(answers: list[str | None]) -> None:
+    rows = rows_of()
+    labels = {"metadata.answer": answers}
+    report = diagnose_rows(rows, read_labels=lambda some: labels if len(some) == len(rows) else {})
+    said = next(check.said for check in report.checked if check.id == "final_answers")
+    assert said.startswith("No column that is named like a reference answer is in most rollouts and the same within")
 
 
 def test_of_several_columns_the_surest_name_counts_and_a_chosen_one_above_all() -> None:

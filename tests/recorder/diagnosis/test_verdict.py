@@ -117,6 +117,19 @@ def test_a_finding_whose_share_falls_does_not_make_a_run_sick_that_improves() ->
     assert report.verdict.id == "improving"
 
 
+@pytest.mark.parametrize(("grows", "harm", "name"), [(0.0, 0.0, "improving"), (0.5, 0.0, "fault"), (0.0, 0.8, "fault")])
+def test_a_habit_that_neither_grows_nor_costs_is_no_fault_of_a_game_that_improves(
+    grows: float, harm: float, name: str
+) -> None:
+    """A quarter of the rollouts go round in circles from the first step on, whatever their score."""
+    circles = DICE.uniform(size=COUNT) < 0.25 + grows * PLACE / COUNT
+    score = np.random.default_rng(8).gamma(2.0, 0.5 + 2 * PLACE / COUNT) * np.where(circles, 1 - harm, 1.0)
+    facts = {"action_tail": 1.0, "repeats": np.where(circles, 0.7, 0.1)}
+    report = diagnose_rows(rows_of(COUNT, steps=20, reward=score, parts={"score": score}, **facts))
+    assert [it.id for it in report.cards][:1] == ["loops"]
+    assert report.verdict.id == name
+
+
 HARDER = np.repeat(range(4), COUNT // 4)
 MIX = np.where(PLACE < COUNT // 2, PLACE // 4 % 8 > 6, PLACE // 4 % 8 > 1)
 """True for one group of eight at first, and for six of eight later."""

@@ -1,0 +1,25 @@
+"""One lucky evaluation decides neither which checkpoint is kept nor since when the training runs ahead."""
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import diagnose_rows
+from logs_ui.recorder.diagnosis.report import card_lines
+from tests.recorder.diagnosis.test_diagnosis import rows_of
+
+COUNT, STEPS = 960, 60
+PLACE, CHANCE = np.arange(COUNT) / COUNT, np.random.default_rng(5).random(COUNT)
+LEARNED = np.clip(0.45 + 1.2 * np.maximum(PLACE - 0.35, 0), 0, 0.95)  # from step 22 on
+LUCKY = (0.52, 0.36, 0.42, 0.44, 0.45, 0.41, 0.35, 0.33, 0.30, 0.27, 0.26, 0.24)
+
+
+def test_a_lucky_evaluation_decides_nothing() -> None:
+    rewards = (CHANCE < LEARNED).astype(float)
+    rows = rows_of(COUNT, steps=STEPS, reward=rewards, task=[f"riddle {group % 24}" for group in range(COUNT)])
+    report = diagnose_rows(rows, evaluations={"riddles": tuple(zip(range(5, 65, 5), LUCKY, strict=True))})
+    found = next(card for card in report.cards if card.id == "evaluation_gap")
+    assert "Best 3 evaluations in a row: mean 0.437, steps 15 to 25." in found.evidence
+    assert "eep the checkpoint of step 20." in found.suggestion
+    assert found.since_step in {25, 30}
+    assert found.half_step in {35, 40}
+    assert found.is_of_evaluations
+    assert card_lines(report, found)[0].text.startswith("in the evaluations \N{MIDDLE DOT} since step")
