@@ -1,6 +1,7 @@
 """Faults of a part of a run: one family of tasks, one function's rows, one form of answers; the rest is as ever."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from tests.faults import Fault
@@ -251,6 +252,40 @@ def covered_at_times(place: Place) -> Played:
     return _browsed(place, (0.82 if place.task % 8 < 4 else 0.97) if is_hit else 0.0)
 
 
+# --- A machine whose rollouts do far worse than others of their groups
+
+
+def _placed(place: Place, column: str, machines: int, broken: tuple[int, ...], right: float, bad: float) -> Played:
+    number = place.random.randrange(machines)
+    is_hit = number in broken
+    solved = float(_is(place, bad if is_hit else right))
+    return _answered(place, {"correct": solved}, is_hit=is_hit, **{column: f"{column}-{number}"})
+
+
+def broken_worker(place: Place) -> Played:
+    """Since step 13 one of five inference workers answers nonsense, while the others learn."""
+    return _placed(place, "worker", 5, (2,) if place.step >= 13 else (), 0.3 + 0.4 * place.progress, 0.03)
+
+
+def broken_containers(place: Place) -> Played:
+    """Two of eight containers have an old version of the tests, from the first step on."""
+    return _placed(place, "container", 8, (1, 6), 0.65, 0.2)
+
+
+def broken_endpoint(place: Place) -> Played:
+    """Since step 8 one of three endpoints has other weights; the reward is graded."""
+    number, late = place.random.randrange(3), place.step >= 8
+    score = min(max(place.random.gauss(0.2 if late and number == 0 else 0.6, 0.2), 0.0), 1.0)
+    return _answered(place, {"judge": round(score, 3)}, is_hit=late and number == 0, endpoint=f"http://llm-{number}")
+
+
+def equal_workers(place: Place) -> Played:
+    """Workers are alike, and what a rollout did is written beside them."""
+    played = _placed(place, "worker", 5, (), 0.3 + 0.4 * place.progress, 0.0)
+    verdict = "pass" if (played.parts or {})["correct"] else "fail"
+    return replace(played, metadata={**played.metadata, "verdict": verdict})
+
+
 # --- More and more of what is hard, of tasks that come once
 
 
@@ -317,11 +352,15 @@ FAULTS: tuple[Fault, ...] = (
     _fault("covered buttons", "a layer lies over the buttons of a family", "new_observation", covered_buttons),
     _fault("covered buttons: two", "the same of two families", "new_observation", covered_buttons_of_two),
     _fault("covered buttons: at times", "the same of most rollouts", "new_observation", covered_at_times),
+    _fault("broken machine: worker", "one of five answers nonsense since step 13", "worse_place", broken_worker),
+    _fault("broken machine: containers", "two of eight are old, from the start", "worse_place", broken_containers),
+    _fault("broken machine: endpoint", "one of three has other weights since step 8", "worse_place", broken_endpoint),
     _fault("harder families", "proofs grow from 12% to 75%", "task_mix", more_proofs),
     _fault("harder families: gradual", "two hard families take the place of others", "task_mix", more_of_two),
     _fault("healthy part: mix", "another mix of families that are alike", None, more_of_both),
     _fault("healthy part: no reference", "code has none, and is graded", None, graded_without_references),
     _fault("healthy part: hard tasks", "some tasks are unsolved by chance", None, hard_tasks),
+    _fault("healthy part: machines", "workers that are alike", None, equal_workers),
     _fault("healthy part: families", "four families that differ, as ever", None, as_ever),
     _fault("healthy part: in turn", "code and its function come first, then no more", None, scored_in_turn),
     _fault("healthy part: separators", "answers with a comma count", None, takes_separators),

@@ -681,6 +681,19 @@ def lose_most(case: Case, text: str, *elsewhere: str) -> tuple[str, ...]:
     return said, *(means(rest) for _ in elsewhere)
 
 
+def of_machine(case: Case, column: str, text: str, *steps: str) -> tuple[str, ...]:
+    """Return the mean rewards of machines and of others of their groups, in the last steps, or before a step."""
+    names = set(re.split(", | and ", text))
+    chosen = case.steps(1, int(steps[0]) - 1) if steps else case.last
+    mine, others = ([it for it in chosen if (it.metadata[column] in names) is side] for side in (True, False))
+    return compared(case, "reward", mine, others, lambda it: (it.step, it.group))
+
+
+def machine_of(case: Case) -> list[str]:
+    """Return the column and the names of the machines of the title."""
+    return re.findall(r"In metadata\.(\S+) (.+) the mean", case.card.title)[0]
+
+
 def lose_most_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[str, ...]:
     mine = {it[0].metadata[column]: it for it in grouped(filter(ended, case.last), lambda it: it.metadata[column])}
     names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
@@ -1325,6 +1338,14 @@ COUNTS: dict[str, Count] = {
         )
     )[:3],
     "By metadata.#, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most_by,
+    "In metadata.# @ the mean reward is #, of others of the same groups #": lambda c, column, names, *_: (
+        column, names, *of_machine(c, column, names),
+    ),
+    "Before step # it was #, of others #.": lambda c, step, *_: (step, *of_machine(c, *machine_of(c), step)),
+    "# of # rollouts are from there.": lambda c, *_: (
+        str(sum(it.metadata[machine_of(c)[0]] in re.split(", | and ", machine_of(c)[1]) for it in c.last)),
+        str(len(c.last)),
+    ),
     "# of # answers to the # tasks whose reference {has|is} @ count as right": lambda c, *g: (
         str(sum(map(c.solved, of_kind(c)))), str(len(of_kind(c))), str(len(tasks(of_kind(c)))), g[-1],
     ),
