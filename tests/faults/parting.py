@@ -85,6 +85,18 @@ def stops_for_two_families(place: Place) -> Played:
     return _answered(place, parts, is_hit=is_hit)
 
 
+def stops_for_a_column(place: Place) -> Played:
+    """A judge gives no number to contracts since step 15; names of tasks do not tell them from letters."""
+    is_contract = place.task % 3 == 0
+    is_hit = is_contract and place.step >= 15
+    judge = None if is_hit else round(min(max(place.random.gauss(0.4 + 0.3 * place.progress, 0.2), 0.0), 1.0), 2)
+    parts = {"judge": judge, "form": round(place.random.random(), 2)}
+    return Played(
+        [Turn(said(place, 12))], parts=parts, weights={"form": 0.3}, stop="stop", task=f"document {place.task}",
+        metadata={"kind": "contract" if is_contract else "letter"}, is_hit=is_hit,
+    )  # fmt: skip
+
+
 def scored_in_turn(place: Place) -> Played:
     """Code comes in the first half alone, and so do its unit tests."""
     parts: dict[str, float | None] = {
@@ -340,6 +352,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("stopped function: code", "unit tests give no number any more", "invalid_reward", stops_for_code),
     _fault("stopped function: judge", "a judge gives no number any more", "invalid_reward", stops_for_all),
     _fault("stopped function: families", "two families get no number", "invalid_reward", stops_for_two_families),
+    _fault("stopped function: column", "the same of a value of a column", "invalid_reward", stops_for_a_column),
     _fault("refused form: separators", "right answers with a comma do not count", "final_answers", refuses_separators),
     _fault("refused form: units", "right answers with a unit do not count", "final_answers", refuses_units),
     _fault("refused form: decimals", "right answers with decimals do not count", "final_answers", refuses_decimals),

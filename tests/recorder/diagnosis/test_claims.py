@@ -232,9 +232,9 @@ def unscored(case: Case) -> list[Rollout]:
 
 @cache
 def stopped(case: Case, name: str) -> list[Rollout]:
-    """Return the scored rollouts of the families that a function scored until a step, from that step on."""
+    """Return the scored rollouts of families, or of kinds, that a function scored until a step, from that step on."""
     found: list[Rollout] = []
-    families = grouped(case.run.rollouts, lambda it: task(it).partition("/")[0])
+    families = grouped(case.run.rollouts, lambda it: it.metadata.get("kind") or task(it).partition("/")[0])
     for mine in families:
         scored = [it.step for it in mine if name in parts(it)]
         if scored and max(scored) < case.last[-1].step - 1:
@@ -719,8 +719,8 @@ def shortfalls(case: Case, text: str) -> tuple[str, ...]:
     low = [it for it in case.last if ended(it) and short(case, it) > SAME]
     said = []
     for name in re.findall(r"(?:^|, )(\S+) ", text):
-        more = fmean(parts(it).get(name, 0.0) for it in best) - fmean(parts(it).get(name, 0.0) for it in low)
-        said.append(f"{name} {figure(more * len(low) / len(case.last))}")
+        highest, mine = ([parts(it)[name] for it in side if name in parts(it)] for side in (best, low))
+        said.append(f"{name} {figure((fmean(highest) - fmean(mine)) * len(mine) / len(case.last))}")
     return (", ".join(said),)
 
 
