@@ -1,5 +1,6 @@
 """Faults of a part of a run: one family of tasks, one function's rows, one form of answers; the rest is as ever."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -10,6 +11,7 @@ from tests.faults.runs import Turn
 from tests.faults.scripts import Place, Played, Script, Shape, generated
 
 _SHAPE = Shape(steps=24, groups=8, size=8, tasks=48)
+_COURSE = Shape(steps=60, groups=8, size=6, tasks=1)
 _FAMILIES = ("algebra", "geometry", "logic", "counting")
 
 
@@ -327,6 +329,29 @@ def more_of_both(place: Place) -> Played:
     return _once(place, "proofs" if is_proof else "sums", 0.55)
 
 
+# --- Tasks that come in the order of a curriculum: the last steps have none of the first
+
+
+def _ordered(place: Place, chance: Callable[[float], float], *, harder: float) -> Played:
+    """Ten tasks at a time, which move on by two thirds of a task a step; each is `harder` than the one before."""
+    dice = random.Random(f"{place.step}/{place.group}")
+    number = int(place.step * 2 / 3) + dice.randrange(10)
+    right = chance(place.progress) - harder * number
+    return Played(
+        [Turn(said(place, 12))], parts={"proved": float(_is(place, right))}, stop="stop", task=f"theorem {number:03d}"
+    )
+
+
+def curriculum(place: Place) -> Played:
+    """The policy gets better, and the tasks get harder faster."""
+    return _ordered(place, lambda progress: 0.8 + 0.55 * progress, harder=0.018)
+
+
+def level_curriculum(place: Place) -> Played:
+    """The policy stays as it is, and the tasks get harder."""
+    return _ordered(place, lambda _: 0.8, harder=0.01)
+
+
 # --- Healthy
 
 
@@ -341,8 +366,8 @@ def as_ever(place: Place) -> Played:
     return _answered(place, {"correct": float(_is(place, chance))})
 
 
-def _fault(name: str, planted: str, expected: str | None, script: Script) -> Fault:
-    return Fault(name, planted, expected, partial(generated, script, _SHAPE))
+def _fault(name: str, planted: str, expected: str | None, script: Script, shape: Shape = _SHAPE) -> Fault:
+    return Fault(name, planted, expected, partial(generated, script, shape))
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -370,6 +395,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("broken machine: endpoint", "one of three has other weights since step 8", "worse_place", broken_endpoint),
     _fault("harder families", "proofs grow from 12% to 75%", "task_mix", more_proofs),
     _fault("harder families: gradual", "two hard families take the place of others", "task_mix", more_of_two),
+    _fault("healthy part: curriculum", "later tasks are harder, and it gets better", None, curriculum, _COURSE),
+    _fault("harder tasks in turn", "the same, and the policy stays as it is", "task_mix", level_curriculum, _COURSE),
     _fault("healthy part: mix", "another mix of families that are alike", None, more_of_both),
     _fault("healthy part: no reference", "code has none, and is graded", None, graded_without_references),
     _fault("healthy part: hard tasks", "some tasks are unsolved by chance", None, hard_tasks),

@@ -13,7 +13,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.never_matches import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
-from logs_ui.recorder.diagnosis.contrast import SURER, spread
+from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, compare_successive, spread
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import attempted, extent, mean, tried
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, means
@@ -302,6 +302,10 @@ def _check_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outc
     has_fallen = alike is not None and alike.chance is not None and alike.chance <= _CHANCE and alike.value < 0
     # If the same tasks lost half as much, too, the new ones do not explain it.
     has_fallen = has_fallen or (alike is not None and apart is not None and alike.value <= apart.value / 2)
+    # Tasks of the middle may tell what the first and the last ones cannot.
+    course = compare_successive(run, np.where(attempted(rows), rows.reward, np.nan))
+    is_sure = course is not None and (course.change.chance or 0.0) < CHANCE
+    has_fallen = has_fallen or (course is not None and is_sure and course.change.value < 0)
     new = float((chosen & late & ~is_of_both).sum() / max((chosen & late).sum(), 1))
     is_new = tasks_recur(rows) and new >= run.threshold("task_mix", _SHIFT) and not has_fallen
     if not is_new or apart is None or apart.chance is None:
@@ -314,6 +318,12 @@ def _check_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outc
         return Below(
             f"{percent(new)} of the last rollouts are of tasks that the first steps lack; their mean reward is "
             f"{figure(apart.chosen)}, of those in their place {figure(apart.others)}."
+        )
+    if course is not None and is_sure:
+        return Below(
+            f"{percent(new)} of the last rollouts are of new tasks: mean reward lower by {figure(-apart.value)}, but "
+            f"in tasks of both it rises from each of {course.parts} parts of the run to the next: on average "
+            f"{figure(course.change.others)} \u2192 {figure(course.change.chosen)}."
         )
     names = [rows.tasks[task] for task in np.unique(rows.task[chosen & late & ~is_of_both]).tolist()]
     trend = rows.by_step(np.where(attempted(rows), rows.reward, np.nan))
@@ -375,7 +385,7 @@ TASK_MIX = check(
     "again. If the tasks have less than "
     f"{_SHIFT:.0%} of the rollouts of either: new tasks, with at least {_SHIFT:.0%} of the last rollouts, whose mean "
     f"reward is lower by {_LEAST:.0%} of the range, with a probability below {_CHANCE:.0%} of that by chance, if "
-    "most tasks come again.",
+    "most tasks come again, and unless the reward rises in the tasks that successive parts of the run share.",
     _TASKS,
     _check_mix,
     source="ours, with Kitagawa's decomposition",
