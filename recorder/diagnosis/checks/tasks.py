@@ -60,9 +60,13 @@ def _check_forgotten(run: Run) -> Outcome:
         return NotJudged(f"No task has {ATTEMPTS} attempts yet.", Lack.TASKS)
     is_last = rows.step >= run.rows.steps[0]
     starts = np.where(labelled.label == Label.FORGOTTEN, labelled.since, -1)
-    if grouped is not None and not np.isin(rows.task, np.flatnonzero(starts >= 0))[is_last].any():
-        partly = _find_partly_fallen(run, grouped)
-        if (partly >= 0).any():
+    if grouped is not None:
+        lost = np.isin(rows.task, np.intersect1d(np.flatnonzero(starts >= 0), rows.task[is_last]))
+        # Others of a family must have fallen beside a task that regressed. Without one, what ended otherwise, such as
+        # at a limit, has findings of its own.
+        among = ~lost if lost.any() else has_cause(grouped, LossCause.WRONG_ANSWER)
+        partly = _find_partly_fallen(run, grouped, np.where(among, run.scale.success.outcomes(grouped), np.nan))
+        if (partly >= 0).any() and (partly >= 0)[grouped.task[lost]].all():
             rows, unit, starts = grouped, "task families", partly
     gone = np.flatnonzero(starts >= 0)
     of = tried(rows, run.scale) & np.isin(rows.task, gone)
@@ -93,16 +97,15 @@ def _check_forgotten(run: Run) -> Outcome:
     )
 
 
-def _find_partly_fallen(run: Run, grouped: Rows) -> Ints:
+def _find_partly_fallen(run: Run, grouped: Rows, won: Floats) -> Ints:
     """Return (F,) the step since which each family is solved far less often, though not as seldom as a task that counts
-    as regressed; -1 for others. Groups are the units; the same tasks must have fallen, too, since others may be harder,
-    and other families must have fallen less, if at all.
+    as regressed; -1 for others. (N,) `won` is 1 for solved rollouts, NaN for those that are left out. Groups are the
+    units; the same tasks must have fallen, too, since others may be harder, and other families must have fallen less,
+    if at all.
     """
     scale = run.scale
     tries = np.bincount(grouped.task[tried(grouped, scale)], minlength=len(grouped.tasks))
     starts, before, _ = find_falls(grouped, scale, tries >= ATTEMPTS, run.threshold("forgotten", PARTLY_FALLEN))
-    # What ended otherwise, such as at a limit, has findings of its own.
-    won = np.where(has_cause(grouped, LossCause.WRONG_ANSWER), scale.success.outcomes(grouped), np.nan)
     is_last = grouped.step >= run.rows.steps[0]
     for family in np.flatnonzero(starts >= 0).tolist():
         of, late = np.where(grouped.task == family, won, np.nan), grouped.step >= starts[family]
@@ -357,8 +360,9 @@ FORGOTTEN = check(
     f"Tasks that were solved, and then in {ATTEMPTS} or more attempts with at most {FALLEN:.0%} of the earlier success "
     f"rate, if the chance of that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged rates (corrected for the "
     "number of tasks and splits, and for groups that end alike). The step splits a task's attempts best. A family "
-    "that regressed as a whole is named in place of its tasks. Where none did, a family that is solved at most "
-    f"{PARTLY_FALLEN:.0%} as often as before, if the same tasks are, too, and others fell less beyond chance.",
+    "that regressed as a whole is named in place of its tasks; and so is one that is solved at most "
+    f"{PARTLY_FALLEN:.0%} as often as before, if it holds all tasks that regressed, if the rest of its tasks is "
+    "solved less, too, and other families fell less beyond chance.",
     _TASKS,
     _check_forgotten,
     source="ours; the number of attempts is verifiers'",

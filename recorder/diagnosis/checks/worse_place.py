@@ -74,7 +74,7 @@ DIAGNOSTIC = check(
     lambda run: (
         None
         if any(MACHINE.search(name) and len(set(values)) > 1 for name, values in run.labels.items())
-        else "the machines that rollouts were played on, as metadata such as host"
+        else "a host or worker in the metadata"
     ),
     _check,
 )

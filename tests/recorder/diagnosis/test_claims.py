@@ -909,10 +909,16 @@ def read_of(case: Case, *groups: str) -> tuple[str, ...]:
     quoted = "".join(re.findall("\u201c(.*)\u201d", case.card.title))
     mine = [it for it, own in case.of_card() if own]
     before = case.steps(1, (case.card.since_step or 0) - 1)
-    kinds = {kind(turn) for it in mine for turn in it.turns if turn.action and hears_turn(turn, quoted)}
+
+    def is_so(it: Rollout, turn: Turn) -> bool:
+        if case.card.title.startswith("One text, another in each"):
+            return told(turn.observation) == unchanging(it)
+        return hears_turn(turn, quoted)
+
+    kinds = {kind(turn) for it in mine for turn in it.turns if turn.action and is_so(it, turn)}
     assert all(name.split(" \u2026")[0] in kinds for name in re.split(", | and (?!\\d)", groups[3].split(" and ")[0]))
     shares = [
-        fmean(hears_turn(turn, quoted) for it in of for turn in it.turns if turn.action and kind(turn) in kinds)
+        fmean(is_so(it, turn) for it in of for turn in it.turns if turn.action and kind(turn) in kinds)
         for of in (mine, before)
     ]
     now, then = (about(groups[at], groups[at + 1], share) for at, share in zip((1, 5), shares, strict=True))
@@ -928,6 +934,20 @@ def about(part: str, whole: str, share: float) -> tuple[str, str]:
 def kind(turn: Turn) -> str:
     """Return the kind of an action: its tool, or its only key and value."""
     return str(turn.action.get("name") or ": ".join(*turn.action.items()))
+
+
+def unchanging(it: Rollout) -> str | None:
+    """Return the text that is most of what a rollout hears."""
+    heard = [told(turn.observation) for turn in it.turns if turn.observation is not None]
+    text, times = Counter(heard).most_common(1)[0] if len(heard) > 2 else ("", 0)
+    return text if 2 * times > len(heard) else None
+
+
+def unchanged_of(case: Case, _now: str, _before: str, step: str) -> tuple[str, ...]:
+    return *(
+        percent(fmean(unchanging(it) is not None and not is_looping(it) for it in of))
+        for of in (case.last, case.steps(1, int(step) - 1))
+    ), step
 
 
 def hears_turn(turn: Turn, quoted: str) -> bool:
@@ -1057,8 +1077,8 @@ COUNTS: dict[str, Count] = {
     ),
     "# of rollouts run out of turns": lambda c, *_: (c.share(out_of_turns),),
     "They have # turns on average.": lambda c, *_: (means(len(it.turns) for it in c.last if out_of_turns(it)),),
-    "# of them did not repeat their actions.": lambda c, *_: (
-        percent(fmean(not is_looping(it) for it in c.last if out_of_turns(it))),
+    "# of them repeat no action: at the same observation, in turn or at the end.": lambda c, *_: (
+        percent(fmean(tail(it) < 2 and not repeats(it) for it in c.last if out_of_turns(it) and len(actions(it)) > 1)),
     ),
     "Most often @ (#), @ (#) and @ (#).": most_often,
     "Most often @ (#) and @ (#).": most_often,
@@ -1327,6 +1347,7 @@ COUNTS: dict[str, Count] = {
         name, figure(fmean(parts(it)[name] for it in windows(c)[1]) - fmean(parts(it)[name] for it in windows(c)[0])),
     ),
     "\u201c@\u201d is answered to # of rollouts, # before step #": heard_by,
+    "One text, another in each, is most of what # of rollouts hear, # before step #": unchanged_of,
     "An empty text is answered to # of rollouts, # before step #": lambda c, *g: heard_by(c, "", *g)[1:],
     "\u201c@\u201d is most of what # of rollouts hear, # before step #": lambda c, *g: heard_by(c, *g, most=True),
     "In # of them that were read, # of # answers to @ are so (equal actions count once); in # rollouts before, # of "
