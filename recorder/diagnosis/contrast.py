@@ -3,13 +3,16 @@
 A property that does not lower the reward is no cause.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Run
-from logs_ui.recorder.diagnosis.mean_difference import compare
+from logs_ui.recorder.diagnosis.mean_difference import Difference, compare, student_tail
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
 
 CHANCE = 0.05
@@ -20,6 +23,7 @@ _FINE_SOLVED = 0.2  # of the chosen rollouts are solved: then they do well [ours
 _FINE_QUALITY = 0.5  # of the range of rewards: then they do well [ours]
 _HALF, _FEW_SOLVED = 0.5, 0.05  # of the rollouts are chosen; are solved [ours]
 _RISE = 0.25  # of that range, from the first third of the steps to the last: then they improve [ours]
+_PARTS, _OF_BOTH = 3, 0.25  # of the steps, at least; of the rollouts of each part [ours]
 _FEW = 4  # rollouts: fewer have no meaningful mean
 
 
@@ -113,6 +117,38 @@ def rise(run: Run, values: Callable[[Rows], Floats], *, chance: float = CHANCE) 
     groups = np.concatenate([before.group, after.group + len(before.groups.size)])
     late = np.arange(len(groups)) >= len(before)
     return shift(np.concatenate([values(before), values(after)]), late, groups, chance=chance)
+
+
+class Succession(NamedTuple):
+    """Describes the changes of a mean from each part of the steps to the next, within the tasks of both."""
+
+    change: Difference  # their mean
+    parts: int
+
+
+def compare_successive(run: Run, values: Floats) -> Succession | None:
+    """Compare (N,) values of all steps in parts as long as the last steps, each with the next: where tasks come in the
+    order of a curriculum, the first steps and the last share none. None if two parts that follow each other share too
+    few tasks.
+    """
+    rows, links = run.all, list[Difference]()
+    count = max(len(rows.steps) // max(len(run.rows.steps), 1), _PARTS)
+    if len(rows.steps) < count:
+        return None
+    parts = [np.isin(rows.step, steps) for steps in np.array_split(rows.steps, count)]
+    for early, late in pairwise(parts):
+        of_both = np.isin(rows.task, np.intersect1d(rows.task[early], rows.task[late])) & (rows.task >= 0)
+        if min(of_both[early].mean(), of_both[late].mean()) < _OF_BOTH:
+            return None
+        link = compare(np.where((early | late) & of_both, values, np.nan), late, rows.group, rows.task)
+        if link is None or not link.t:
+            return None
+        links.append(link)
+    # A part is in two of them, with opposite signs: the errors of their sum are smaller, if anything.
+    after, before = (math.fsum(side) / len(links) for side in zip(*(link[:2] for link in links), strict=True))
+    t = (after - before) * len(links) / math.hypot(*(link.error for link in links))
+    groups = sum(link.groups[0] for link in links), sum(link.groups[1] for link in links)
+    return Succession(Difference(after, before, groups, t, student_tail(t, min(groups) - len(links))), count)
 
 
 def given_by(function: str, weight: float = 1.0) -> Callable[[Rows], Floats]:

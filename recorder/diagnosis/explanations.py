@@ -17,12 +17,13 @@ _BEHAVIOUR = f"""empty_answers parse_failures lost_format truncation loops turn_
     degenerate_text length {_RESULTS}"""
 _TABLE = {
     "arithmetic": "",
-    "infrastructure": f"""new_observation invalid_reward new_value never_matches empty_answers parse_failures
-        lost_format truncation no_room loops task_mix turn_limit never_acted diversity degenerate_text constant_function
-        constant_reward {_RESULTS}""",
-    "new_observation": "parse_failures loops never_solved turn_limit never_acted forgotten dead_groups",
-    "invalid_reward": f"new_value never_matches task_mix proxy length {_REWARDS} {_RESULTS}",
+    "infrastructure": f"""new_observation invalid_reward new_value worse_place never_matches empty_answers
+        parse_failures lost_format truncation no_room loops task_mix turn_limit never_acted diversity degenerate_text
+        constant_function constant_reward {_RESULTS}""",
+    "new_observation": "worse_place parse_failures loops never_solved turn_limit never_acted forgotten dead_groups",
+    "invalid_reward": f"worse_place new_value never_matches task_mix proxy length {_REWARDS} {_RESULTS}",
     "new_value": "",
+    "worse_place": _BEHAVIOUR,
     "wiring": f"task_mix {_BEHAVIOUR}",
     "first_prompt": f"unseeded {_BEHAVIOUR}",
     "unseeded": "",

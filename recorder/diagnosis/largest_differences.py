@@ -16,7 +16,7 @@ from logs_ui.recorder.diagnosis.card import Card, Run, Trend
 from logs_ui.recorder.diagnosis.change_point import change
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, chance_limit, compare
-from logs_ui.recorder.diagnosis.measures import FEATURES, list_figures, within_groups
+from logs_ui.recorder.diagnosis.measures import FEATURES, list_figures, mean, within_groups
 from logs_ui.recorder.diagnosis.places import columns_of, evals_of, families_of, tasks_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.success import Success
@@ -243,8 +243,8 @@ def _low_and_better(run: Run, low: Bools) -> tuple[Bools, Bools]:
     if run.scale.success.is_defined:
         better = run.scale.success.solved(rows)
         return low & ~better, better
-    mean = rows.groups.mean[rows.group]
-    return low & (rows.reward < mean - SAME), rows.reward > mean + SAME
+    middle = rows.groups.mean[rows.group]
+    return low & (rows.reward < middle - SAME), rows.reward > middle + SAME
 
 
 def _by_task(run: Run) -> tuple[str, str]:
@@ -399,14 +399,15 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
 
 def _shortfalls(run: Run, low: Bools) -> list[tuple[str, float]]:
     """Return (reward function, how much less these rollouts get of it than the best hundredth of the run, per rollout
-    looked at), largest first. Over all functions they add up to this loss, if the best reward is not set.
+    looked at), largest first. Rollouts that it gave no number are left out: it did not score them low.
     """
     reward = np.nan_to_num(run.all.reward, nan=-np.inf)
     is_best = reward >= np.percentile(reward, _BEST)
     shortfalls = []
     for name, part in run.rows.parts.items():
-        more = float(np.nan_to_num(run.all.parts[name][is_best]).mean()) - float(np.nan_to_num(part[low]).mean())
-        shortfalls.append((name, more * float(low.mean())))
+        highest, mine = mean(run.all.parts[name][is_best]), mean(part[low])
+        if highest is not None and mine is not None:
+            shortfalls.append((name, (highest - mine) * float((low & np.isfinite(part)).mean())))
     least = _LITTLE * max((less for _, less in shortfalls), default=0.0)
     return sorted(((name, less) for name, less in shortfalls if less > least), key=lambda pair: -pair[1])[:_FUNCTIONS]
 

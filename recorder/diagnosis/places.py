@@ -17,7 +17,11 @@ from logs_ui.recorder.diagnosis.wording import listed, percent
 _NEARLY_ALL, _RARER = 0.9, 0.25  # of the finding's rollouts are there; as often elsewhere, at most [ours]
 _NAMED = 3  # places
 _VALUES = 200  # of a column: one with more names no places [ours]
-_MACHINE = re.compile(r"rank|host|server|worker|node|endpoint|machine|replica|container", re.IGNORECASE)
+MACHINE = re.compile(
+    r"(?:rank|host|(?<!ob)server|worker|node|endpoint|machine|replica|container|gpu)(?:name|id|s)?(?![a-z])",
+    re.IGNORECASE,
+)
+"""Matches the name of a column that says where a rollout was played."""
 
 Places = tuple[Rows, Ints, str]
 """Rollouts with places as their tasks, the (N,) codes of what is independent there, and the name of such places."""
@@ -35,7 +39,7 @@ def place_of(run: Run, affected: Bools, where: str = "") -> str:
     kinds = kinds if "task:" in where or not kinds else [tasks_of(run), *kinds]
     if sentence := next(filter(None, (_sentence(*kind, affected) for kind in kinds)), ""):
         return sentence
-    columns = columns_of(run.rows, run.labels)
+    columns = [column for column in columns_of(run.rows, run.labels) if f"{column[2]}:" not in where]
     return next(filter(None, (_sentence(*column, affected, columns=len(columns)) for column in columns)), "")
 
 
@@ -99,7 +103,7 @@ def columns_of(rows: Rows, labels: Mapping[str, Sequence[str | None]]) -> list[P
             bool((distinct(units[units >= 0], codes[units >= 0], count=int(units.max()) + 1) <= 1).all())
             for units in (rows.group, rows.task)
         )
-        if is_of_group or _MACHINE.search(name):
+        if is_of_group or MACHINE.search(name):
             has_tasks = is_of_task and (rows.task >= 0).all()
             places.append((replace(rows, task=codes, tasks=names), rows.task if has_tasks else rows.group, name))
     return places

@@ -11,7 +11,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.change_point import change
-from logs_ui.recorder.diagnosis.contrast import gap
+from logs_ui.recorder.diagnosis.contrast import compare_successive, gap
 from logs_ui.recorder.diagnosis.largest_differences import name_changed_habit, time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
@@ -105,6 +105,7 @@ class _Measure:
     least: float  # a smaller change does not matter
     is_share: bool
     column: Floats = field(repr=False, compare=False)  # (N,) of all steps
+    is_succession: bool = False  # True if `change` is the mean change from a part of the steps to the next
 
     def is_sure(self, sign: int, chance: float) -> bool:
         """Return True if it rose (sign 1) or fell (-1) by what matters, and beyond chance."""
@@ -124,7 +125,8 @@ class _Measure:
     def values(self) -> str:
         if self.change is None:
             return self.now
-        return f"{self.name} {self._write(self.change.others)} \u2192 {self._write(self.change.chosen)}"
+        name = f"{self.now}; at the same tasks" if self.is_succession else self.name
+        return f"{name} {self._write(self.change.others)} \u2192 {self._write(self.change.chosen)}"
 
     def _write(self, value: float) -> str:
         return percent(value) if self.is_share else figure(value)
@@ -135,10 +137,13 @@ def _measure(run: Run, name: str, values: Floats, *, is_share: bool = False) -> 
     sides, finite = time_sides(run), values[np.isfinite(values)]
     change = sides and compare(np.where(sides.among, values, np.nan), sides.late, run.all.group, sides.strata)
     extent = float(np.ptp(np.percentile(finite, (1, 99)))) if len(finite) else 0.0
-    level = mean(values[run.all.step >= run.rows.steps[0]])
-    return _Measure(
-        name, level, change, sides.description if sides else "", max(_LEAST * extent, SAME), is_share, values
-    )
+    level, steps, least = mean(values[run.all.step >= run.rows.steps[0]]), sides.description if sides else "", _LEAST
+    is_apart = sides is not None and sides.strata is not None and (change is None or change.chance is None)
+    succession = compare_successive(run, values) if is_apart else None
+    if succession is not None:
+        change, least = succession.change, _LEAST / (succession.parts - 1)
+        steps = f"mean over {succession.parts} parts of the steps, each against the next, weighted alike"
+    return _Measure(name, level, change, steps, max(least * extent, SAME), is_share, values, succession is not None)
 
 
 def _outcome(run: Run, without: Bools | None = None) -> _Measure:

@@ -1,6 +1,7 @@
 """Faults that only an observation shows: no call raises, and nothing says that it is an error."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from tests.faults import Fault
@@ -57,6 +58,27 @@ def out_of_service(place: Place) -> Played:
         for number, move in enumerate(place.random.sample(WORDS, 4))
     ]
     return Played(turns, 0.0 if is_hit else _chance(place, 0.6), metadata={"host": host}, is_hit=is_hit)
+
+
+def _steered(place: Place, moves: int, *, frozen: bool, right: float) -> Played:
+    """Moves through screens; a frozen terminal shows the third one until the turns run out."""
+    shown = [said(place, 7) for _ in range(moves)]
+    shown = shown[:2] + [shown[2]] * (moves - 2) if frozen else shown
+    turns = [
+        Turn(f"I {word} now", {"name": ("press", "open")[number % 2], "arguments": {"key": word}}, screen, done=False)
+        for number, (word, screen) in enumerate(zip(place.random.choices(WORDS, k=moves), shown, strict=True))
+    ]
+    solved = not frozen and place.random.random() < right
+    is_over = solved or (not frozen and place.random.random() < 0.7)
+    turns[-1] = replace(turns[-1], done=is_over)
+    task = f"{('mail', 'files', 'calendar')[place.task % 3]}/{place.task:02d}"
+    return Played(turns, float(solved), stop="stop" if is_over else "turn_limit", task=task, is_hit=frozen)
+
+
+def frozen_screens(place: Place) -> Played:
+    """Since step 9 most terminals of one of three programs freeze, each at a screen of its own."""
+    frozen = place.task % 3 == 1 and place.step >= 9 and place.random.random() < 0.75
+    return _steered(place, 14 if frozen else 5 + place.random.randrange(4), frozen=frozen, right=0.6)
 
 
 def silent(place: Place) -> Played:
@@ -127,6 +149,7 @@ def _fault(name: str, planted: str, expected: str | None, script: Callable[[Plac
 FAULTS: tuple[Fault, ...] = (
     _fault("failing observation: rate limit", "An observation that is a failure, from the middle of the run on",
            "new_observation", limited),
+    _fault("frozen screens", "Terminals freeze, each at another screen", "new_observation", frozen_screens),
     _fault("failing observation: one host", "The same page from one of four hosts", "new_observation", out_of_service),
     _fault("failing observation: empty", "A tool whose answers are empty", "new_observation", silent),
     _fault("failing observation: stale", "A page that does not change", "new_observation", stale),

@@ -1,6 +1,8 @@
 """Faults of a part of a run: one family of tasks, one function's rows, one form of answers; the rest is as ever."""
 
+import random
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from tests.faults import Fault
@@ -9,6 +11,7 @@ from tests.faults.runs import Turn
 from tests.faults.scripts import Place, Played, Script, Shape, generated
 
 _SHAPE = Shape(steps=24, groups=8, size=8, tasks=48)
+_COURSE = Shape(steps=60, groups=8, size=6, tasks=1)
 _FAMILIES = ("algebra", "geometry", "logic", "counting")
 
 
@@ -82,6 +85,18 @@ def stops_for_two_families(place: Place) -> Played:
     is_hit = place.task % 4 >= 2 and place.step >= 10
     parts = {"verified": None if is_hit else float(_is(place, 0.5)), "brevity": round(place.random.random() / 5, 2)}
     return _answered(place, parts, is_hit=is_hit)
+
+
+def stops_for_a_column(place: Place) -> Played:
+    """A judge gives no number to contracts since step 15; names of tasks do not tell them from letters."""
+    is_contract = place.task % 3 == 0
+    is_hit = is_contract and place.step >= 15
+    judge = None if is_hit else round(min(max(place.random.gauss(0.4 + 0.3 * place.progress, 0.2), 0.0), 1.0), 2)
+    parts = {"judge": judge, "form": round(place.random.random(), 2)}
+    return Played(
+        [Turn(said(place, 12))], parts=parts, weights={"form": 0.3}, stop="stop", task=f"document {place.task}",
+        metadata={"kind": "contract" if is_contract else "letter"}, is_hit=is_hit,
+    )  # fmt: skip
 
 
 def scored_in_turn(place: Place) -> Played:
@@ -251,6 +266,40 @@ def covered_at_times(place: Place) -> Played:
     return _browsed(place, (0.82 if place.task % 8 < 4 else 0.97) if is_hit else 0.0)
 
 
+# --- A machine whose rollouts do far worse than others of their groups
+
+
+def _placed(place: Place, column: str, machines: int, broken: tuple[int, ...], right: float, bad: float) -> Played:
+    number = place.random.randrange(machines)
+    is_hit = number in broken
+    solved = float(_is(place, bad if is_hit else right))
+    return _answered(place, {"correct": solved}, is_hit=is_hit, **{column: f"{column}-{number}"})
+
+
+def broken_worker(place: Place) -> Played:
+    """Since step 13 one of five inference workers answers nonsense, while the others learn."""
+    return _placed(place, "worker", 5, (2,) if place.step >= 13 else (), 0.3 + 0.4 * place.progress, 0.03)
+
+
+def broken_containers(place: Place) -> Played:
+    """Two of eight containers have an old version of the tests, from the first step on."""
+    return _placed(place, "container", 8, (1, 6), 0.65, 0.2)
+
+
+def broken_endpoint(place: Place) -> Played:
+    """Since step 8 one of three endpoints has other weights; the reward is graded."""
+    number, late = place.random.randrange(3), place.step >= 8
+    score = min(max(place.random.gauss(0.2 if late and number == 0 else 0.6, 0.2), 0.0), 1.0)
+    return _answered(place, {"judge": round(score, 3)}, is_hit=late and number == 0, endpoint=f"http://llm-{number}")
+
+
+def equal_workers(place: Place) -> Played:
+    """Workers are alike, and what a rollout did is written beside them."""
+    played = _placed(place, "worker", 5, (), 0.3 + 0.4 * place.progress, 0.0)
+    verdict = "pass" if (played.parts or {})["correct"] else "fail"
+    return replace(played, metadata={**played.metadata, "verdict": verdict})
+
+
 # --- More and more of what is hard, of tasks that come once
 
 
@@ -280,6 +329,29 @@ def more_of_both(place: Place) -> Played:
     return _once(place, "proofs" if is_proof else "sums", 0.55)
 
 
+# --- Tasks that come in the order of a curriculum: the last steps have none of the first
+
+
+def _ordered(place: Place, chance: Callable[[float], float], *, harder: float) -> Played:
+    """Ten tasks at a time, which move on by two thirds of a task a step; each is `harder` than the one before."""
+    dice = random.Random(f"{place.step}/{place.group}")
+    number = int(place.step * 2 / 3) + dice.randrange(10)
+    right = chance(place.progress) - harder * number
+    return Played(
+        [Turn(said(place, 12))], parts={"proved": float(_is(place, right))}, stop="stop", task=f"theorem {number:03d}"
+    )
+
+
+def curriculum(place: Place) -> Played:
+    """The policy gets better, and the tasks get harder faster."""
+    return _ordered(place, lambda progress: 0.8 + 0.55 * progress, harder=0.018)
+
+
+def level_curriculum(place: Place) -> Played:
+    """The policy stays as it is, and the tasks get harder."""
+    return _ordered(place, lambda _: 0.8, harder=0.01)
+
+
 # --- Healthy
 
 
@@ -294,8 +366,8 @@ def as_ever(place: Place) -> Played:
     return _answered(place, {"correct": float(_is(place, chance))})
 
 
-def _fault(name: str, planted: str, expected: str | None, script: Script) -> Fault:
-    return Fault(name, planted, expected, partial(generated, script, _SHAPE))
+def _fault(name: str, planted: str, expected: str | None, script: Script, shape: Shape = _SHAPE) -> Fault:
+    return Fault(name, planted, expected, partial(generated, script, shape))
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -305,6 +377,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("stopped function: code", "unit tests give no number any more", "invalid_reward", stops_for_code),
     _fault("stopped function: judge", "a judge gives no number any more", "invalid_reward", stops_for_all),
     _fault("stopped function: families", "two families get no number", "invalid_reward", stops_for_two_families),
+    _fault("stopped function: column", "the same of a value of a column", "invalid_reward", stops_for_a_column),
     _fault("refused form: separators", "right answers with a comma do not count", "final_answers", refuses_separators),
     _fault("refused form: units", "right answers with a unit do not count", "final_answers", refuses_units),
     _fault("refused form: decimals", "right answers with decimals do not count", "final_answers", refuses_decimals),
@@ -317,11 +390,17 @@ FAULTS: tuple[Fault, ...] = (
     _fault("covered buttons", "a layer lies over the buttons of a family", "new_observation", covered_buttons),
     _fault("covered buttons: two", "the same of two families", "new_observation", covered_buttons_of_two),
     _fault("covered buttons: at times", "the same of most rollouts", "new_observation", covered_at_times),
+    _fault("broken machine: worker", "one of five answers nonsense since step 13", "worse_place", broken_worker),
+    _fault("broken machine: containers", "two of eight are old, from the start", "worse_place", broken_containers),
+    _fault("broken machine: endpoint", "one of three has other weights since step 8", "worse_place", broken_endpoint),
     _fault("harder families", "proofs grow from 12% to 75%", "task_mix", more_proofs),
     _fault("harder families: gradual", "two hard families take the place of others", "task_mix", more_of_two),
+    _fault("healthy part: curriculum", "later tasks are harder, and it gets better", None, curriculum, _COURSE),
+    _fault("harder tasks in turn", "the same, and the policy stays as it is", "task_mix", level_curriculum, _COURSE),
     _fault("healthy part: mix", "another mix of families that are alike", None, more_of_both),
     _fault("healthy part: no reference", "code has none, and is graded", None, graded_without_references),
     _fault("healthy part: hard tasks", "some tasks are unsolved by chance", None, hard_tasks),
+    _fault("healthy part: machines", "workers that are alike", None, equal_workers),
     _fault("healthy part: families", "four families that differ, as ever", None, as_ever),
     _fault("healthy part: in turn", "code and its function come first, then no more", None, scored_in_turn),
     _fault("healthy part: separators", "answers with a comma count", None, takes_separators),

@@ -10,6 +10,7 @@ from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.links import ids, rewards
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
 from logs_ui.recorder.diagnosis.measures import mean
+from logs_ui.recorder.diagnosis.places import columns_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
 from logs_ui.recorder.diagnosis.tables.task_families import with_families
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
@@ -137,17 +138,17 @@ def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
 
 
 def _find_stopped(run: Run) -> Iterator[Card]:
-    """Yield a card for each function that scored nearly all of the run, an eval or a family of tasks, and since a step
-    scores none of it.
+    """Yield a card for each function that scored nearly all of the run, an eval, a family of tasks or a value of a
+    column, and since a step scores none of it.
     """
     is_last = run.all.step >= run.rows.steps[0]
     silent = [name for name, values in run.rows.values.items() if not np.isfinite(values).all()]
-    parts = _parts(run.all) if silent else {}
+    parts = _parts(run) if silent else {}
     for name in silent:
         has_number = np.isfinite(run.all.values[name])
         stopped, affected = dict[str, int](), np.zeros(len(run.all), bool)
         for place, of in parts.items():  # the largest first: what is in one that stopped says nothing new
-            since = of & is_last & ~affected
+            since = of & is_last & run.all.scored & ~has_number & ~affected
             end = _last_scored(run.all, of, has_number) if since.any() else None
             if end is not None:
                 stopped[place] = end
@@ -156,12 +157,20 @@ def _find_stopped(run: Run) -> Iterator[Card]:
             yield _make_stopped(run, name, list(stopped), min(stopped.values()) + 1, affected)
 
 
-def _parts(rows: Rows) -> dict[str, Bools]:
-    """Return (N,) True for the rollouts of the whole run (""), of each eval, and of each family of tasks."""
+def _parts(run: Run) -> dict[str, Bools]:
+    """Return (N,) True for the rollouts of the whole run (""), of each eval, of each family of tasks, and of each value
+    of a column.
+    """
+    rows = run.all
     evals = {name: rows.in_eval(name) for name in rows.present}
     grouped = with_families(rows)
     families = {} if grouped is None else {name: grouped.task == code for code, name in enumerate(grouped.tasks)}
-    return {"": np.ones(len(rows), bool)} | evals | families
+    columns = {
+        f"{column} {value}": places.task == code
+        for places, _, column in columns_of(rows, run.read_labels(rows))
+        for code, value in enumerate(places.tasks)
+    }
+    return {"": np.ones(len(rows), bool)} | evals | families | columns
 
 
 def _last_scored(rows: Rows, of: Bools, has_number: Bools) -> int | None:
@@ -215,7 +224,8 @@ INVALID_REWARD = check(
     f"infinity; a function that scores none of {_MANY} or more rollouts; a function that leaves more than "
     f"{_OF_ONE:.0%} of the rollouts unscored, or gives NaN to any, although it scores others of the same group, unless "
     "another function scores exactly those; a function that scored at least "
-    f"{_NEARLY_ALL:.0%} of the run, an eval or a family of tasks, and since a step scores none of it.",
+    f"{_NEARLY_ALL:.0%} of the run, an eval, a family of tasks or a value of a column, and since a step scores none of "
+    "it.",
     needs("a reward", lambda run: run.rows.scored),
     _check_invalid,
     source="TRL PR 6427, OpenEnv PR 675",

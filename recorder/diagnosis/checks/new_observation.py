@@ -32,6 +32,7 @@ _LOOKED, _READ = 20, 32  # observations that are compared; rollouts of which tex
 _SAME_ACTIONS, _ALL = 0.8, 0.8  # of the answers follow kinds of actions of before; of the answers to these [ours]
 _COVERED = 0.75  # of the rollouts of the groups that have it [ours]
 _FIRST = 1  # percentile of the steps at which an observation occurs that counts as its first [ours]
+_UNCHANGING = -1  # the key of whatever text is most of what a rollout hears
 _NEAR = 2  # steps: observations that began together are one finding
 _DIGITS = re.compile(r"\w*\d\w*")
 _SHOWN, _MORE = 80, "\u2026"  # characters
@@ -54,9 +55,28 @@ def _check(run: Run) -> Outcome:
     if len(rows.steps) < 2:
         return NotJudged("The run has a single step.")
     tasks = rows if tasks_recur(rows) else with_families(rows)
-    task = rows.eval if tasks is None else tasks.task
-    compared, candidates = 0, list[_Heard]()
-    for key, has_observation in _find_frequent(rows, run.rows, limit):
+    compared, begun = _find_begun(rows, _find_frequent(rows, run.rows, limit), tasks, limit)
+    costly = [heard for observation in begun if (heard := _weigh_cost(run, observation, begun, tasks)) is not None]
+    if not costly:
+        more, begun = _find_begun(rows, _find_unchanging(rows, run.rows, limit), tasks, limit)
+        compared += more
+        costly = [heard for observation in begun if (heard := _weigh_cost(run, observation, begun, tasks)) is not None]
+    if not costly:
+        return uncovered(run) or Below(
+            f"None of {compared} frequent observations began during the run and costs reward."
+        )
+    worst = max(costly, key=lambda heard: heard.cost * heard.affected.sum())
+    alike = [heard for heard in costly if abs(heard.since - worst.since) <= _NEAR]
+    whole = worst._replace(affected=np.logical_or.reduce([heard.affected for heard in alike]))
+    return _card(run, _weigh_cost(run, whole, begun, tasks) or worst, alike, limit)
+
+
+def _find_begun(
+    rows: Rows, frequent: Iterator[tuple[int, Bools]], tasks: Rows | None, limit: float
+) -> tuple[int, list[_Heard]]:
+    """Return how many observations are compared, and those that began during the run beyond chance."""
+    compared, candidates, task = 0, list[_Heard](), rows.eval if tasks is None else tasks.task
+    for key, has_observation in frequent:
         compared += 1
         # Of what only some tasks hear, the share by step may not show the step: then it begins where it first occurs,
         # and chance is that of any of the steps.
@@ -69,16 +89,7 @@ def _check(run: Run) -> Outcome:
         )
         candidates += [heard] if heard else []
     most = chance_limit([candidate.chance for candidate in candidates] + [1.0] * (compared - len(candidates)))
-    begun = [candidate for candidate in candidates if candidate.chance <= most]
-    costly = [heard for observation in begun if (heard := _weigh_cost(run, observation, begun, tasks)) is not None]
-    if not costly:
-        return uncovered(run) or Below(
-            f"None of {compared} frequent observations began during the run and costs reward."
-        )
-    worst = max(costly, key=lambda heard: heard.cost * heard.affected.sum())
-    alike = [heard for heard in costly if abs(heard.since - worst.since) <= _NEAR]
-    whole = worst._replace(affected=np.logical_or.reduce([heard.affected for heard in alike]))
-    return _card(run, _weigh_cost(run, whole, begun, tasks) or worst, alike, limit)
+    return compared, [candidate for candidate in candidates if candidate.chance <= most]
 
 
 def _begin(
@@ -132,6 +143,19 @@ def _find_frequent(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, 
         yield int(kinds[place]), has_observation
 
 
+def _find_unchanging(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
+    """Yield (N,) True for rollouts that hear mostly one text, if it is another in most of them; not those that repeat
+    their actions, which explains it.
+    """
+    texts = [keys or "" for keys in rows.facts["observation_keys"].tolist()]
+    # The first key comes once more if it stands for most.
+    is_unchanging = np.array([len(keys) > KEY and keys[:KEY] == keys[-KEY:] for keys in texts]) & ~looping(rows)
+    firsts = Counter(texts[place][:KEY] for place in np.flatnonzero(is_unchanging).tolist())
+    is_varied = 2 * max(firsts.values(), default=0) <= firsts.total()
+    if is_varied and is_unchanging[rows.step >= last.steps[0]].mean() > limit:
+        yield _UNCHANGING, is_unchanging
+
+
 def _weigh_cost(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None) -> _Heard | None:
     """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where
     groups are all or mostly of one kind, more than the same tasks before (than all before, if no task recurs and all
@@ -177,6 +201,8 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Out
         return NotJudged("The texts of its rollouts cannot be read.")
     mine, rest = float(affected[is_last].mean()), float(affected[rows.step < worst.since].mean())
     quotation = _quote(now, worst.key >> 1) + (f" (or one of {len(keys) - 1} more)" if len(keys) > 1 else "")
+    if is_unchanging := worst.key == _UNCHANGING:
+        quotation = "One text, another in each,"
     predicate = "is most of what" if all(observation.key & 1 for observation in alike) else "is answered to"
     title = f"{quotation} {predicate} {percent(mine)} of rollouts{' hear' * predicate.startswith('is most')}"
     title += f", {percent(rest)} before step {worst.since:,}"
@@ -185,7 +211,7 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Out
     got, calls, got_before, calls_before = answers.counts
     if 2 * got_before * calls > got * calls_before:
         return Below(f"{title}; {answers.sentence}")
-    is_setup = got >= _ALL * calls
+    is_setup = got >= _ALL * calls and not is_unchanging  # actions that miss leave a page as it is, too
     if not is_setup and looping(run.rows)[affected[is_last]].mean() >= _ALL:
         return Below(f"{title}; these repeat their actions.")
     weighed = np.where(run.rows.dropped == None, run.rows.advantage, np.nan)[affected[is_last]]  # noqa: E711 - of each
@@ -205,6 +231,8 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Out
         evidence=(answers.sentence, f"They lose {figure(worst.cost)} more than {than}.", *paid),
         suggestion="Fix what answers so, or end such rollouts with an error and mask them; the policy is not at fault."
         if is_setup
+        else "Read one: the environment no longer reacts, or the actions miss; equal actions of before tell which."
+        if is_unchanging
         else "Read it: other calls of the same kind are answered otherwise, so find what these have in common.",
         where=links.ids(rows.id[affected & is_last]),
         **begun,
@@ -224,12 +252,12 @@ class _Answers(NamedTuple):
 
     @classmethod
     def of(cls, now: Sequence[Texts], earlier: Sequence[Texts], keys: set[int]) -> "_Answers":
-        entries = [[entry for texts in some for entry in _first_sent(texts.actions)] for some in (now, earlier)]
-        names = kind_names([entry["action"] for some in entries for entry in some])
+        entries = [[pair for texts in some for pair in _list_answers(texts.actions, keys)] for some in (now, earlier)]
+        names = kind_names([action for some in entries for action, _ in some])
         counts, left = list[Counter[str]](), iter(names)
         for some in entries:
             pairs = list(zip(some, left, strict=False))  # the list first: it ends without taking a name
-            got = Counter(name for entry, name in pairs if _key(entry.get("observation")) in keys)
+            got = Counter(name for (_, is_so), name in pairs if is_so)
             counts += [got, Counter(name for _, name in pairs)]
         return cls(counts[0], counts[1], counts[2], counts[3], (len(now), len(earlier)))
 
@@ -254,6 +282,14 @@ class _Answers(NamedTuple):
             f"In {self.rollouts[0]} of them that were read, {got:,} of {calls:,} answers to {kinds} are so (equal "
             f"actions count once); in {self.rollouts[1]} rollouts before, {got_before:,} of {before:,}."
         )
+
+
+def _list_answers(actions: Sequence[Mapping[str, Any]], keys: set[int]) -> list[tuple[Any, bool]]:
+    """Return the actions of a rollout, and if each is answered with one of these keys."""
+    heard = Counter(key for action in actions if (key := _key(action.get("observation"))) is not None)
+    if keys == {_UNCHANGING}:
+        keys = {key for key, times in heard.items() if 2 * times > heard.total()}
+    return [(entry["action"], _key(entry.get("observation")) in keys) for entry in _first_sent(actions)]
 
 
 def _first_sent(actions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -292,7 +328,8 @@ DIAGNOSTIC = check(
     f"Share of rollouts with an observation, by its first words without numbers, above {_SHARE:.0%} in the last steps, "
     f"if it was {_RARER} times rarer before a step, beyond chance, and its rollouts lose more than others of their "
     f"groups (than the same tasks before, if whole groups have it), with a probability below {SURER:.1%} of that "
-    "by chance. Silent if it follows kinds of actions that were not taken before, or repeated ones.",
+    "by chance. Silent if it follows kinds of actions that were not taken before, or repeated ones. Where "
+    "there is none, the same of rollouts that hear mostly one text, another in each, and do not repeat their actions.",
     lambda run: None if any(run.all.facts["observation_keys"].tolist()) else "observations",
     _check,
     needs_calls=True,

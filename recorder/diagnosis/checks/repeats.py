@@ -20,6 +20,7 @@ from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.vocabulary import LOOP, REPEATS, LossCause, StopReason
 
 _LOOPING, _OUT_OF_TURNS = 0.1, 0.2
+_FELL = 0.1  # of the range of rewards [ours]
 _SHARE = 0.1
 _COMPRESSION, _WORDS, _TRIGRAMS = 10.0, 0.25, 0.5
 _HALF = 0.5
@@ -87,24 +88,44 @@ def _check_turns(run: Run) -> Outcome:
         lacking = too_few(rows.stop_reason != StopReason.NOT_RECORDED, "a recorded end")
         why = ["their lost reward is counted under loops"] if cost <= 0 else []
         return lacking or quiet(share, "of rollouts run out of turns", limit, *why)
-    turns, alone = mean(rows.turns[ended]), percent(float((ended & ~looping(rows)).sum() / ended.sum()))
+    turns, repeats = mean(rows.turns[ended]), rows.facts["repeats"]
+    alone = mean(np.where(np.isnan(repeats), np.nan, (repeats == 0) & (rows.facts["action_tail"] < 2))[ended])
     # If solvable tasks end in time, the others run out of turns because they are unsolvable.
     others = ~np.isin(rows.task, np.flatnonzero(never_solved(run)))
     is_of_hopeless = bool(others.any()) and float(ended[others].mean()) <= limit
     sentences = [] if turns is None else [f"They have {figure(turns)} turns on average."]
-    sentences += [f"{alone} of them did not repeat their actions.", *_tasks(rows, ended)]
+    if alone is not None:
+        sentences.append(f"{percent(alone)} of them repeat no action: at the same observation, in turn or at the end.")
+    sentences += _tasks(rows, ended)
+    began = above(run.all.by_step(run.all.stop_reason == StopReason.TURN_LIMIT), limit)
+    advice = "Allow more turns, or make the task smaller: nothing after the last turn can be rewarded."
+    first = began["since_step"]
+    if first is not None and _were_enough(run, ended, first):
+        before = percent(float((run.all.stop_reason == StopReason.TURN_LIMIT)[run.all.step < first].mean()))
+        advice = f"Find what changed: before step {first:,} {before} ran out of turns, and their tasks were paid more."
     return Card(
         id="turn_limit",
         title=f"{percent(share)} of rollouts run out of turns",
         cost=cost,
         evidence=tuple(sentences),
-        suggestion="Allow more turns, or make the task smaller: nothing after the last turn can be rewarded.",
+        suggestion=advice,
         where="stop:turn_limit",
         is_part=True,
-        **above(run.all.by_step(run.all.stop_reason == StopReason.TURN_LIMIT), limit),
+        **began,
         own=ended,
         explains=() if is_of_hopeless else ("task_mix", "never_solved", "forgotten"),
     )
+
+
+def _were_enough(run: Run, ended: Bools, first: int) -> bool:
+    """Return True if the tasks of these rollouts of the last steps were paid more before a step than since."""
+    rows, weights = run.all, np.bincount(run.rows.task[ended & (run.rows.task >= 0)], minlength=len(run.all.tasks))
+    before, since = (
+        means(rows.task[of], rows.reward[of], len(rows.tasks))
+        for of in ((rows.task >= 0) & (rows.step < first), (rows.task >= 0) & (rows.step >= first))
+    )
+    fall = np.nan_to_num(before - since) @ weights
+    return bool(fall >= _FELL * contrast.spread(run) * max(weights.sum(), 1))
 
 
 def _cost(run: Run, ended: Bools) -> float:

@@ -13,7 +13,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.never_matches import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
-from logs_ui.recorder.diagnosis.contrast import SURER, spread
+from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, compare_successive, spread
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import attempted, extent, mean, tried
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, means
@@ -60,9 +60,13 @@ def _check_forgotten(run: Run) -> Outcome:
         return NotJudged(f"No task has {ATTEMPTS} attempts yet.", Lack.TASKS)
     is_last = rows.step >= run.rows.steps[0]
     starts = np.where(labelled.label == Label.FORGOTTEN, labelled.since, -1)
-    if grouped is not None and not np.isin(rows.task, np.flatnonzero(starts >= 0))[is_last].any():
-        partly = _find_partly_fallen(run, grouped)
-        if (partly >= 0).any():
+    if grouped is not None:
+        lost = np.isin(rows.task, np.intersect1d(np.flatnonzero(starts >= 0), rows.task[is_last]))
+        # Others of a family must have fallen beside a task that regressed. Without one, what ended otherwise, such as
+        # at a limit, has findings of its own.
+        among = ~lost if lost.any() else has_cause(grouped, LossCause.WRONG_ANSWER)
+        partly = _find_partly_fallen(run, grouped, np.where(among, run.scale.success.outcomes(grouped), np.nan))
+        if (partly >= 0).any() and (partly >= 0)[grouped.task[lost]].all():
             rows, unit, starts = grouped, "task families", partly
     gone = np.flatnonzero(starts >= 0)
     of = tried(rows, run.scale) & np.isin(rows.task, gone)
@@ -93,16 +97,15 @@ def _check_forgotten(run: Run) -> Outcome:
     )
 
 
-def _find_partly_fallen(run: Run, grouped: Rows) -> Ints:
+def _find_partly_fallen(run: Run, grouped: Rows, won: Floats) -> Ints:
     """Return (F,) the step since which each family is solved far less often, though not as seldom as a task that counts
-    as regressed; -1 for others. Groups are the units; the same tasks must have fallen, too, since others may be harder,
-    and other families must have fallen less, if at all.
+    as regressed; -1 for others. (N,) `won` is 1 for solved rollouts, NaN for those that are left out. Groups are the
+    units; the same tasks must have fallen, too, since others may be harder, and other families must have fallen less,
+    if at all.
     """
     scale = run.scale
     tries = np.bincount(grouped.task[tried(grouped, scale)], minlength=len(grouped.tasks))
     starts, before, _ = find_falls(grouped, scale, tries >= ATTEMPTS, run.threshold("forgotten", PARTLY_FALLEN))
-    # What ended otherwise, such as at a limit, has findings of its own.
-    won = np.where(has_cause(grouped, LossCause.WRONG_ANSWER), scale.success.outcomes(grouped), np.nan)
     is_last = grouped.step >= run.rows.steps[0]
     for family in np.flatnonzero(starts >= 0).tolist():
         of, late = np.where(grouped.task == family, won, np.nan), grouped.step >= starts[family]
@@ -310,6 +313,10 @@ def _check_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outc
     has_fallen = alike is not None and alike.chance is not None and alike.chance <= _CHANCE and alike.value < 0
     # If the same tasks lost half as much, too, the new ones do not explain it.
     has_fallen = has_fallen or (alike is not None and apart is not None and alike.value <= apart.value / 2)
+    # Tasks of the middle may tell what the first and the last ones cannot.
+    course = compare_successive(run, np.where(attempted(rows), rows.reward, np.nan))
+    is_sure = course is not None and (course.change.chance or 0.0) < CHANCE
+    has_fallen = has_fallen or (course is not None and is_sure and course.change.value < 0)
     new = float((chosen & late & ~is_of_both).sum() / max((chosen & late).sum(), 1))
     is_new = tasks_recur(rows) and new >= run.threshold("task_mix", _SHIFT) and not has_fallen
     if not is_new or apart is None or apart.chance is None:
@@ -322,6 +329,12 @@ def _check_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outc
         return Below(
             f"{percent(new)} of the last rollouts are of tasks that the first steps lack; their mean reward is "
             f"{figure(apart.chosen)}, of those in their place {figure(apart.others)}."
+        )
+    if course is not None and is_sure:
+        return Below(
+            f"{percent(new)} of the last rollouts are of new tasks: mean reward lower by {figure(-apart.value)}, but "
+            f"in tasks of both it rises from each of {course.parts} parts of the run to the next: on average "
+            f"{figure(course.change.others)} \u2192 {figure(course.change.chosen)}."
         )
     names = [rows.tasks[task] for task in np.unique(rows.task[chosen & late & ~is_of_both]).tolist()]
     trend = rows.by_step(np.where(attempted(rows), rows.reward, np.nan))
@@ -355,8 +368,9 @@ FORGOTTEN = check(
     f"Tasks that were solved, and then in {ATTEMPTS} or more attempts with at most {FALLEN:.0%} of the earlier success "
     f"rate, if the chance of that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged rates (corrected for the "
     "number of tasks and splits, and for groups that end alike). The step splits a task's attempts best. A family "
-    "that regressed as a whole is named in place of its tasks. Where none did, a family that is solved at most "
-    f"{PARTLY_FALLEN:.0%} as often as before, if the same tasks are, too, and others fell less beyond chance.",
+    "that regressed as a whole is named in place of its tasks; and so is one that is solved at most "
+    f"{PARTLY_FALLEN:.0%} as often as before, if it holds all tasks that regressed, if the rest of its tasks is "
+    "solved less, too, and other families fell less beyond chance.",
     _TASKS,
     _check_forgotten,
     source="ours; the number of attempts is verifiers'",
@@ -383,7 +397,7 @@ TASK_MIX = check(
     "again. If the tasks have less than "
     f"{_SHIFT:.0%} of the rollouts of either: new tasks, with at least {_SHIFT:.0%} of the last rollouts, whose mean "
     f"reward is lower by {_LEAST:.0%} of the range, with a probability below {_CHANCE:.0%} of that by chance, if "
-    "most tasks come again.",
+    "most tasks come again, and unless the reward rises in the tasks that successive parts of the run share.",
     _TASKS,
     _check_mix,
     source="ours, with Kitagawa's decomposition",

@@ -232,9 +232,9 @@ def unscored(case: Case) -> list[Rollout]:
 
 @cache
 def stopped(case: Case, name: str) -> list[Rollout]:
-    """Return the scored rollouts of the families that a function scored until a step, from that step on."""
+    """Return the scored rollouts of families, or of kinds, that a function scored until a step, from that step on."""
     found: list[Rollout] = []
-    families = grouped(case.run.rollouts, lambda it: task(it).partition("/")[0])
+    families = grouped(case.run.rollouts, lambda it: it.metadata.get("kind") or task(it).partition("/")[0])
     for mine in families:
         scored = [it.step for it in mine if name in parts(it)]
         if scored and max(scored) < case.last[-1].step - 1:
@@ -686,6 +686,19 @@ def lose_most(case: Case, text: str, *elsewhere: str) -> tuple[str, ...]:
     return said, *(means(rest) for _ in elsewhere)
 
 
+def of_machine(case: Case, column: str, text: str, *steps: str) -> tuple[str, ...]:
+    """Return the mean rewards of machines and of others of their groups, in the last steps, or before a step."""
+    names = set(re.split(", | and ", text))
+    chosen = case.steps(1, int(steps[0]) - 1) if steps else case.last
+    mine, others = ([it for it in chosen if (it.metadata[column] in names) is side] for side in (True, False))
+    return compared(case, "reward", mine, others, lambda it: (it.step, it.group))
+
+
+def machine_of(case: Case) -> list[str]:
+    """Return the column and the names of the machines of the title."""
+    return re.findall(r"In metadata\.(\S+) (.+) the mean", case.card.title)[0]
+
+
 def lose_most_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[str, ...]:
     mine = {it[0].metadata[column]: it for it in grouped(filter(ended, case.last), lambda it: it.metadata[column])}
     names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
@@ -711,8 +724,8 @@ def shortfalls(case: Case, text: str) -> tuple[str, ...]:
     low = [it for it in case.last if ended(it) and short(case, it) > SAME]
     said = []
     for name in re.findall(r"(?:^|, )(\S+) ", text):
-        more = fmean(parts(it).get(name, 0.0) for it in best) - fmean(parts(it).get(name, 0.0) for it in low)
-        said.append(f"{name} {figure(more * len(low) / len(case.last))}")
+        highest, mine = ([parts(it)[name] for it in side if name in parts(it)] for side in (best, low))
+        said.append(f"{name} {figure((fmean(highest) - fmean(mine)) * len(mine) / len(case.last))}")
     return (", ".join(said),)
 
 
@@ -910,10 +923,16 @@ def read_of(case: Case, *groups: str) -> tuple[str, ...]:
     quoted = "".join(re.findall("\u201c(.*)\u201d", case.card.title))
     mine = [it for it, own in case.of_card() if own]
     before = case.steps(1, (case.card.since_step or 0) - 1)
-    kinds = {kind(turn) for it in mine for turn in it.turns if turn.action and hears_turn(turn, quoted)}
+
+    def is_so(it: Rollout, turn: Turn) -> bool:
+        if case.card.title.startswith("One text, another in each"):
+            return told(turn.observation) == unchanging(it)
+        return hears_turn(turn, quoted)
+
+    kinds = {kind(turn) for it in mine for turn in it.turns if turn.action and is_so(it, turn)}
     assert all(name.split(" \u2026")[0] in kinds for name in re.split(", | and (?!\\d)", groups[3].split(" and ")[0]))
     shares = [
-        fmean(hears_turn(turn, quoted) for it in of for turn in it.turns if turn.action and kind(turn) in kinds)
+        fmean(is_so(it, turn) for it in of for turn in it.turns if turn.action and kind(turn) in kinds)
         for of in (mine, before)
     ]
     now, then = (about(groups[at], groups[at + 1], share) for at, share in zip((1, 5), shares, strict=True))
@@ -929,6 +948,20 @@ def about(part: str, whole: str, share: float) -> tuple[str, str]:
 def kind(turn: Turn) -> str:
     """Return the kind of an action: its tool, or its only key and value."""
     return str(turn.action.get("name") or ": ".join(*turn.action.items()))
+
+
+def unchanging(it: Rollout) -> str | None:
+    """Return the text that is most of what a rollout hears."""
+    heard = [told(turn.observation) for turn in it.turns if turn.observation is not None]
+    text, times = Counter(heard).most_common(1)[0] if len(heard) > 2 else ("", 0)
+    return text if 2 * times > len(heard) else None
+
+
+def unchanged_of(case: Case, _now: str, _before: str, step: str) -> tuple[str, ...]:
+    return *(
+        percent(fmean(unchanging(it) is not None and not is_looping(it) for it in of))
+        for of in (case.last, case.steps(1, int(step) - 1))
+    ), step
 
 
 def hears_turn(turn: Turn, quoted: str) -> bool:
@@ -1058,8 +1091,8 @@ COUNTS: dict[str, Count] = {
     ),
     "# of rollouts run out of turns": lambda c, *_: (c.share(out_of_turns),),
     "They have # turns on average.": lambda c, *_: (means(len(it.turns) for it in c.last if out_of_turns(it)),),
-    "# of them did not repeat their actions.": lambda c, *_: (
-        percent(fmean(not is_looping(it) for it in c.last if out_of_turns(it))),
+    "# of them repeat no action: at the same observation, in turn or at the end.": lambda c, *_: (
+        percent(fmean(tail(it) < 2 and not repeats(it) for it in c.last if out_of_turns(it) and len(actions(it)) > 1)),
     ),
     "Most often @ (#), @ (#) and @ (#).": most_often,
     "Most often @ (#) and @ (#).": most_often,
@@ -1331,6 +1364,7 @@ COUNTS: dict[str, Count] = {
         name, figure(fmean(parts(it)[name] for it in windows(c)[1]) - fmean(parts(it)[name] for it in windows(c)[0])),
     ),
     "\u201c@\u201d is answered to # of rollouts, # before step #": heard_by,
+    "One text, another in each, is most of what # of rollouts hear, # before step #": unchanged_of,
     "An empty text is answered to # of rollouts, # before step #": lambda c, *g: heard_by(c, "", *g)[1:],
     "\u201c@\u201d is most of what # of rollouts hear, # before step #": lambda c, *g: heard_by(c, *g, most=True),
     "In # of them that were read, # of # answers to @ are so (equal actions count once); in # rollouts before, # of "
@@ -1342,6 +1376,14 @@ COUNTS: dict[str, Count] = {
         )
     )[:3],
     "By metadata.#, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most_by,
+    "In metadata.# @ the mean reward is #, of others of the same groups #": lambda c, column, names, *_: (
+        column, names, *of_machine(c, column, names),
+    ),
+    "Before step # it was #, of others #.": lambda c, step, *_: (step, *of_machine(c, *machine_of(c), step)),
+    "# of # rollouts are from there.": lambda c, *_: (
+        str(sum(it.metadata[machine_of(c)[0]] in re.split(", | and ", machine_of(c)[1]) for it in c.last)),
+        str(len(c.last)),
+    ),
     "# of # answers to the # tasks whose reference {has|is} @ count as right": lambda c, *g: (
         str(sum(map(c.solved, of_kind(c)))), str(len(of_kind(c))), str(len(tasks(of_kind(c)))), g[-1],
     ),

@@ -32,7 +32,7 @@ def test_each_check_is_in_one_state_with_one_sentence() -> None:
     assert report.cards == ()
     assert [it.id for it in report.checked] == [it.id for it in DIAGNOSTICS]
     judged = [it for it in report.checked if it.state != "not_recorded"]
-    assert len(judged) >= len(DIAGNOSTICS) - 7
+    assert len(judged) >= len(DIAGNOSTICS) - 8
     for it in judged:
         assert it.said.endswith("."), it
         assert it.said != "No finding.", it
@@ -137,7 +137,7 @@ def test_what_is_muted_needs_a_reason(muted: object) -> None:
 
 
 def test_a_report_says_from_how_many_checks_it_judges_and_what_most_others_lack() -> None:
-    assert diagnose_rows(rows_of()).basis == "14 of 40 checks judged; 3 more need two reward functions"
+    assert diagnose_rows(rows_of()).basis == "14 of 41 checks judged; 3 more need two reward functions"
 
 
 def test_an_evaluation_gets_no_advice_for_training() -> None:

@@ -59,3 +59,19 @@ def test_of_tasks_that_both_sides_have_the_share_is_said() -> None:
     task = np.where(GROUP % 8 < 2, np.where(LATE, 9, 8), easy * 1)
     found = card(diagnosed(task, np.where(task == 1, 1.0, np.where(task == 0, 0.0, PLACE % 2))), "task_mix")
     assert found.title.endswith(" among tasks of both, which have 73% of the rollouts")
+
+
+def test_tasks_that_successive_parts_share_tell_a_better_policy_from_harder_tasks() -> None:
+    place = np.arange(1920)  # 40 steps of twelve groups of four; the first ten have tasks 0 to 11, the last 20 to 31
+    step, dice = place // 48, np.random.default_rng(5).random(1920)
+    task = step * 2 // 3 + place // 4 % 6
+    names = [f"task {it}" for it in task]
+    better, worse = (
+        diagnose_rows(rows_of(1920, steps=40, task=names, reward=dice < chance))
+        for chance in (0.7 + 0.02 * step - 0.04 * task, np.where(step < 20, 0.9, 0.3))
+    )
+    state, said = checked(better)
+    assert (state, better.verdict.id) == ("below", "improving")
+    assert "but in tasks of both it rises from each of 4 parts of the run to the next: on average 0." in said
+    assert better.verdict.said.endswith("% (mean over 4 parts of the steps, each against the next, weighted alike)")
+    assert (worse.cards, worse.verdict.id) == ((), "worse")
