@@ -696,7 +696,7 @@ def of_machine(case: Case, column: str, text: str, *steps: str) -> tuple[str, ..
 
 def machine_of(case: Case) -> list[str]:
     """Return the column and the names of the machines of the title."""
-    return re.findall(r"In metadata\.(\S+) (.+) the mean", case.card.title)[0]
+    return list(re.findall(r"In metadata\.(\S+) (.+) the mean", case.card.title)[0])
 
 
 def lose_most_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[str, ...]:
