@@ -153,6 +153,7 @@ class Feature(NamedTuple):
     name: str  # a noun, to follow a number
     values: Callable[[Rows], Floats]  # returns (N,); NaN where it is not known
     is_habit: bool = False  # True if it says how much a rollout talks or acts
+    field: str = ""  # of a filter that takes any number; "" for none
 
 
 def _fact(name: str) -> Callable[[Rows], Floats]:
@@ -168,9 +169,11 @@ FEATURES = (
     Feature("environment steps", _fact("env_steps")),
     Feature("failed actions", _fact("env_errors")),
     Feature("tool calls", _fact("tool_calls"), is_habit=True),
-    Feature("the share of distinct words", _fact("distinct_words")),
-    Feature("the share of repeated word sequences", _fact("trigram_repeats")),
-    Feature("the compression ratio of the text", _fact("compression")),
+    Feature("the share of different words", _fact("distinct_words"), field="distinct_words"),
+    Feature("the share of three-word sequences that repeat", _fact("trigram_repeats"), field="trigram_repeats"),
+    Feature(
+        "the repetitiveness of the text (times smaller when compressed)", _fact("compression"), field="compression"
+    ),
 )
 
 

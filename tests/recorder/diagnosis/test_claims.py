@@ -613,9 +613,9 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "turns": len(it.turns),
         "environment steps": len(actions(it)),
         "failed actions": sum(turn.error is not None for turn in it.turns),
-        "the share of distinct words": texts["distinct_words"],
-        "the compression ratio of the text": texts["compression"],
-        "the share of repeated word sequences": texts["trigram_repeats"],
+        "the share of different words": texts["distinct_words"],
+        "the repetitiveness of the text (times smaller when compressed)": texts["compression"],
+        "the share of three-word sequences that repeat": texts["trigram_repeats"],
         "solved (share)": float(case.report.scale.success.is_defined and case.solved(it)),
         "loop or turn limit (share)": float(out_of_turns(it)),
     }
@@ -635,7 +635,7 @@ def compared(
                 [total + weight * fmean(side) for total, side in zip(sums, sides, strict=True)],
                 whole + weight,
             )
-    shown = percent if name.endswith("(share)") else figure
+    shown = percent if name.endswith("(share)") or name.startswith("the share of ") else figure
     return shown(sums[0] / whole), shown(sums[1] / whole)
 
 
@@ -662,13 +662,34 @@ def sides_of(case: Case) -> tuple[list[Rollout], list[Rollout]]:
     return low, better
 
 
+FIELDS = {"compression": "the repetitiveness of the text (times smaller when compressed)"}
+FIELDS |= {"distinct_words": "the share of different words"}
+FIELDS |= {"trigram_repeats": "the share of three-word sequences that repeat"}
+
+
+def filtered(case: Case, name: str, text: str, low: list[Rollout], better: list[Rollout]) -> str:
+    """Return the filter at the end of the text, if it selects low rollouts more often than better ones."""
+    said = re.search(r" \((\w+)([<>])([\d.]+)\)$", text)
+    if said is None:
+        return "" if name not in FIELDS.values() else "no filter"
+    field, sign, limit = said.groups()
+    less = -1 if sign == "<" else 1
+    of_low, of_better = (
+        fmean(
+            less * figures(case, it)[name] > less * float(limit) for it in side if figures(case, it)[name] is not None
+        )
+        for side in (low, better)
+    )
+    return said[0] if FIELDS[field] == name and of_low > of_better else "another filter"
+
+
 def in_groups_of(case: Case, count: str, text: str) -> tuple[str, ...]:
     low, better = sides_of(case)
     said = []
     for part in text.split("; "):
         name = re.findall(r"(.+) \S+, in better ones ", part)[0]
         mine, theirs = compared(case, name, low, better, lambda it: (it.step, it.group))
-        said.append(f"{name} {mine}, in better ones {theirs}")
+        said.append(f"{name} {mine}, in better ones {theirs}{filtered(case, name, part, low, better)}")
     both = {(it.step, it.group) for it in low} & {(it.step, it.group) for it in better}
     return str(len(both)), "; ".join(said)
 

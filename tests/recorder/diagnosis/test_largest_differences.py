@@ -60,3 +60,19 @@ def test_only_groups_with_both_kinds_count_within_groups() -> None:
         "In low rollouts of 8 groups: tokens per turn 11.1, in better ones 50; turns 9, in better ones 2."
         in " ".join(said(rows))
     )
+
+
+def test_a_figure_that_is_never_near_zero_is_compared_with_its_spread() -> None:
+    low = (PLACE >= 320) & (PLACE % 2 == 0)  # half of each group
+    rows = made(
+        reward=np.where(low, 0.2, 0.8) - 0.1 * NOISE,
+        distinct_words=np.where(low, 0.98, 0.9) + 0.01 * (GROUP % 3),  # a tenth more, and two standard deviations
+        turns=np.where(low, 4.1, 4.0) + PLACE // 2 % 2,  # a fortieth more, and a fifth of one
+    )
+    found = " ".join(said(rows))
+    assert (
+        "In low rollouts of 80 groups: the share of different words 99%, in better ones 91% (distinct_words>0.95)."
+        in found
+    )
+    assert "the share of different words 91% \u2192 95%" in found
+    assert "turns" not in found
