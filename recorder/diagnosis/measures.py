@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Groups, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Groups, Rows, distinct
 from logs_ui.recorder.diagnosis.scale import Scale
 
 STANDSTILL = {"learning_rate": 1e-12, "grad_norm": 1e-8, "kl": 1e-9}
@@ -109,6 +109,15 @@ def duplicated(rows: Rows) -> Floats:
     repeats = np.zeros(count)
     repeats[is_known] = np.bincount(pairs.reshape(-1))[pairs.reshape(-1)] > 1
     return np.where(is_told, repeats, np.nan)
+
+
+def alike(rows: Rows) -> Floats:
+    """Return (G,) share of a group's completions that duplicate another one; NaN for a single one, or if not known."""
+    is_known, count = ~np.isnan(rows.facts["completion_key"]), len(rows.groups.size)
+    sizes = np.bincount(rows.group[is_known], minlength=count)
+    kinds = distinct(rows.group[is_known], rows.facts["completion_key"][is_known], count=count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(sizes > 1, (sizes - kinds) / (sizes - 1), np.nan)
 
 
 def best(every: Rows, name: str) -> float:
