@@ -575,6 +575,21 @@ def duplicates(case: Case) -> float:
     return fmean(group.count(it) > 1 for group in each for it in group)
 
 
+def completion(it: Rollout) -> Hashable:
+    return it.tokens and tuple(it.tokens.completion_ids.tolist())
+
+
+def same_paid(case: Case) -> tuple[str, ...]:
+    """Return the mean reward of the card's rollouts, which loop or are like others of their group, and of the rest."""
+    is_twin = {
+        id(it): completion(it) is not None and [*map(completion, group)].count(completion(it)) > 1
+        for group in case.groups
+        for it in group
+    }
+    chosen = {id(it): is_twin[id(it)] if case.card.id == "diversity" else is_looping(it) for it in case.last}
+    return tuple(means(reward(it) or 0.0 for it in case.last if chosen[id(it)] is side) for side in (True, False))
+
+
 def repeating(case: Case) -> Any:
     texts = case.texts
     return (texts["trigram_repeats"] >= 0.5) | (texts["distinct_words"] <= 0.25) | (texts["compression"] > 10)
@@ -961,6 +976,19 @@ def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
     return figure(sums / whole), among
 
 
+def lacks_within(case: Case, name: str) -> str:
+    """Return how much less of a function the card's rollouts get than others of their groups."""
+    of = dict(zip(map(id, case.last), (own for _, own in case.of_card()), strict=True))
+    sums, whole = 0.0, 0.0
+    for group in case.groups:
+        mine, others = ([it for it in group if of[id(it)] is side] for side in (True, False))
+        if mine and others:
+            weight = len(mine) * len(others) / len(group)
+            sums += weight * (fmean(values(others, name)) - fmean(values(mine, name)))
+            whole += weight
+    return figure(sums / whole)
+
+
 def of_kind(case: Case, *, is_same: bool = True) -> list[Rollout]:
     """Return the rollouts of tasks that the generator made unmatched, or the others."""
     unmatched = {task(it) for it in case.run.rollouts if it.is_hit}
@@ -1060,9 +1088,10 @@ COUNTS: dict[str, Count] = {
         str(sum(repeats(it) > 0.5 for it in c.last)), str(len(c.last)),
         percent(fmean(it for it in map(repeats, c.last) if it > 0.5)),
     )),
-    "Their mean reward is #, that of the others #[; the difference may be chance].": lambda c, *_: tuple(
-        means(reward(it) or 0.0 for it in c.last if is_looping(it) is side) for side in (True, False)
+    "Their mean reward is #, that of the others #[; the difference may be chance].": (
+        lambda c, *_: same_paid(c)
     ),
+    "All rollouts do; their mean reward is #.": lambda c, _: (means(reward(it) or 0.0 for it in c.last),),
     "# of rollouts run out of turns": lambda c, *_: (c.share(out_of_turns),),
     "They have # turns on average.": lambda c, *_: (means(len(it.turns) for it in c.last if out_of_turns(it)),),
     "# of them did not repeat their actions.": lambda c, *_: (
@@ -1340,6 +1369,13 @@ COUNTS: dict[str, Count] = {
     "In # of them that were read, # of # answers to @ are so (equal actions count once); in # rollouts before, # of "
     "#.": read_of,
     "They lose # more than @.": lose_within,
+    "Their mean # is # lower than that of others of their groups.": lambda c, name, _: (name, lacks_within(c, name)),
+    "The cost is in #: # less of it per rollout.": lambda c, name, _: (
+        name, figure(fmean(values(windows(c)[0], name)) - fmean(values(windows(c)[1], name))),
+    ),
+    "# of the # hold one completion, again and again.": lambda c, *_: (
+        str(sum(len(set(map(completion, g))) == 1 for g in c.groups if is_equal(g))), str(sum(map(is_equal, c.groups))),
+    ),
     "By metadata.host: # of the rollouts in @, # elsewhere.": lambda c, _, host, __: tuple(
         text for side in (True, False) for text in (
             percent(fmean(own for it, own in c.of_card() if (it.metadata["host"] == host) is side)), host,
