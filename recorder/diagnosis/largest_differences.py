@@ -17,7 +17,7 @@ from logs_ui.recorder.diagnosis.change_point import change
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, chance_limit, compare
 from logs_ui.recorder.diagnosis.measures import FEATURES, list_figures, within_groups
-from logs_ui.recorder.diagnosis.places import columns_of, evals_of, families_of, tasks_of
+from logs_ui.recorder.diagnosis.places import columns_of, describe_switches, evals_of, families_of, tasks_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
@@ -402,7 +402,7 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
     name = functions[0][0] if functions else "the reward"
     values = run.all.values.get(name, run.all.reward)
     trend = run.all.by_step(np.where(has_cause(run.all, LossCause.WRONG_ANSWER), values, np.nan))
-    sentences += [*_change(trend, name), *differences(run, low, over_time)]
+    sentences += [*_change(run, trend, name), *differences(run, low, over_time)]
     sentences += compare_last_answers(run, *_low_and_better(run, low))
     if left < cost - SAME and all(cause.own is not None for cause in causes):
         sentences.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this lost reward.")
@@ -436,11 +436,12 @@ def _shortfalls(run: Run, low: Bools) -> list[tuple[str, float]]:
     return sorted(((name, less) for name, less in shortfalls if less > least), key=lambda pair: -pair[1])[:_FUNCTIONS]
 
 
-def _change(trend: Trend, name: str) -> Iterator[str]:
-    """Say since when these rollouts get less, if they do."""
+def _change(run: Run, trend: Trend, name: str) -> Iterator[str]:
+    """Say since when these rollouts get less, if they do, and which settings changed then."""
     point = change(trend)
     if point is not None and point.after < point.before:
         first, last, step = (trend[place][0] for place in (point.first, point.last, point.place))
         between = f" (between steps {first} and {last})" if first < last else ""
         fell = f"{name} fell from {figure(point.before)} to {figure(point.after)}"
         yield f"Of rollouts that ended normally, {fell} at step {step}{between}."
+        yield from describe_switches(run, first, last)

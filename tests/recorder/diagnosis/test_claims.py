@@ -1369,6 +1369,10 @@ COUNTS: dict[str, Count] = {
     "In # of them that were read, # of # answers to @ are so (equal actions count once); in # rollouts before, # of "
     "#.": read_of,
     "They lose # more than @.": lose_within,
+    "At step # metadata.# changes from # to #.": lambda c, step, name, *_: (
+        step, name, *(" or ".join({str(it.metadata[name]) for it in c.steps(int(step) - ago, int(step) - ago)})
+                      for ago in (1, 0)),
+    ),
     "Their mean # is # lower than that of others of their groups.": lambda c, name, _: (name, lacks_within(c, name)),
     "The cost is in #: # less of it per rollout.": lambda c, name, _: (
         name, figure(fmean(values(windows(c)[0], name)) - fmean(values(windows(c)[1], name))),
