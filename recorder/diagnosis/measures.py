@@ -180,6 +180,7 @@ FEATURES = (
     Feature("tool calls", _fact("tool_calls"), is_habit=True),
     Feature("the share of different words", _fact("distinct_words"), field="distinct_words"),
     Feature("the share of three-word sequences that repeat", _fact("trigram_repeats"), field="trigram_repeats"),
+    Feature("the share of letters that are not Latin", _fact("non_latin"), field="non_latin"),
     Feature(
         "the repetitiveness of the text (times smaller when compressed)", _fact("compression"), field="compression"
     ),

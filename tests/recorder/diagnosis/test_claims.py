@@ -5,6 +5,7 @@ A sentence that no claim below describes fails: whoever writes a new one says he
 
 import math
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache, cached_property, lru_cache
@@ -616,6 +617,12 @@ def of_loss(case: Case, *groups: str) -> tuple[str, ...]:
     return *groups[:-1], percent(sum(it for it, is_low in lost if is_low) / sum(it for it, _ in lost))
 
 
+def share_of_others(it: Rollout) -> float | None:
+    """Return the share of the answers' letters whose name in Unicode does not begin with LATIN."""
+    letters = [letter for turn in it.turns for letter in turn.text if letter.isalpha()]
+    return fmean(not unicodedata.name(letter).startswith("LATIN") for letter in letters) if letters else None
+
+
 def figures(case: Case, it: Rollout) -> dict[str, float]:
     """Return what differences may name, of one rollout."""
     texts = case.texts_of[it.step, it.group, it.generation]
@@ -631,6 +638,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "the share of different words": texts["distinct_words"],
         "the repetitiveness of the text (times smaller when compressed)": texts["compression"],
         "the share of three-word sequences that repeat": texts["trigram_repeats"],
+        "the share of letters that are not Latin": share_of_others(it),
         "solved (share)": float(case.report.scale.success.is_defined and case.solved(it)),
         "loop or turn limit (share)": float(out_of_turns(it)),
     }
@@ -678,6 +686,7 @@ def sides_of(case: Case) -> tuple[list[Rollout], list[Rollout]]:
 
 
 FIELDS = {"compression": "the repetitiveness of the text (times smaller when compressed)"}
+FIELDS |= {"non_latin": "the share of letters that are not Latin"}
 FIELDS |= {"distinct_words": "the share of different words"}
 FIELDS |= {"trigram_repeats": "the share of three-word sequences that repeat"}
 

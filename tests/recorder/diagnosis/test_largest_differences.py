@@ -76,3 +76,10 @@ def test_a_figure_that_is_never_near_zero_is_compared_with_its_spread() -> None:
     )
     assert "the share of different words 91% \u2192 95%" in found
     assert "turns" not in found
+
+
+def test_a_language_that_low_answers_drift_to_is_named() -> None:
+    low = (PLACE >= 320) & (PLACE % 2 == 0)
+    found = " ".join(said(made(reward=np.where(low, 0.2, 0.8) - 0.1 * NOISE, non_latin=np.where(low, 0.4, 0.0))))
+    assert "the share of letters that are not Latin 0% \u2192 20%" in found
+    assert "the share of letters that are not Latin 40%, in better ones 0% (non_latin>0.2)" in found
