@@ -4,12 +4,14 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.setting_switches import Switch, list_switches
 from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses
 from logs_ui.recorder.diagnosis.wording import exact_percent, percent
 from logs_ui.recorder.settings import SHARE, Limits, Settings
@@ -31,6 +33,7 @@ class Texts(NamedTuple):
 
     messages: Sequence[Mapping[str, Any]]
     actions: Sequence[Mapping[str, Any]]  # without the calls of reward functions
+    sampling: Mapping[str, Any] = MappingProxyType({})  # parameters of its generations
 
 
 ReadTexts = Callable[[Sequence[int]], Mapping[int, Texts]]
@@ -90,6 +93,11 @@ class Run:
         `metadata.level`. None for a rollout without it. They are read when they are first asked for.
         """
         return self.read_labels(self.rows)
+
+    @cached_property
+    def switches(self) -> Sequence[Switch]:
+        """Return the changes of recorded settings during the run."""
+        return tuple(list_switches(self.all, self.read_labels(self.all)))
 
     @cached_property
     def lost(self) -> Floats:

@@ -8,7 +8,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.change_point import change
-from logs_ui.recorder.diagnosis.largest_differences import Compared
+from logs_ui.recorder.diagnosis.largest_differences import Compared, is_share_name
 from logs_ui.recorder.diagnosis.mean_difference import chance_limit
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
 
@@ -76,7 +76,7 @@ def list_differences(rows: Rows, *sources: Compared | None) -> tuple[str, tuple[
             continue
         if any((trend, others) == (other.trend, other.trend_of_others) for other in lines):
             continue
-        is_share = source.is_share if source.place else figure.endswith(_SHARE) and figure not in rows.values
+        is_share = source.is_share if source.place else is_share_name(figure) and figure not in rows.values
         bare = figure.removesuffix(_SHARE) if is_share and not source.place else figure
         lines.append(
             FigureDifference(

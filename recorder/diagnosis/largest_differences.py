@@ -17,7 +17,7 @@ from logs_ui.recorder.diagnosis.change_point import change
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, chance_limit, compare
 from logs_ui.recorder.diagnosis.measures import FEATURES, list_figures, mean, within_groups
-from logs_ui.recorder.diagnosis.places import columns_of, evals_of, families_of, tasks_of
+from logs_ui.recorder.diagnosis.places import columns_of, describe_switches, evals_of, families_of, tasks_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
@@ -35,6 +35,7 @@ _FUNCTIONS, _LITTLE = 3, 0.02  # reward functions; of the largest shortfall: les
 _BEST = 99  # percentile of the rewards
 _NAMED, _PLACES, _LOOKED = 2, 3, 20  # figures; tasks; of these, those that are compared for having lost most
 _LEAST, _LOW = 0.2, 0.05  # relative difference; of the range of rewards, for a task [ours]
+_DEVIATIONS = 0.8  # standard deviations are large, too (Cohen 1988): some figures, such as ratios, are never near 0
 _POINT = 0.01  # of a share: a smaller difference is not named [ours]
 _HABIT = 1 / 3  # relative difference of a habit that has changed [ours]
 
@@ -217,9 +218,16 @@ def name_changed_habit(run: Run) -> str:
     if sides is None:
         return ""
     columns = {feature.name: feature.values(rows) for feature in FEATURES if feature.is_habit}
-    largest, _ = find_largest(columns, sides.late, rows.group, sides.strata, sides.among, least=_HABIT)
-    name, change = max(largest, key=lambda pair: abs(pair[1].value) / max(pair[1][:2]), default=("", None))
-    return f"{name} {figure(change.others)} \u2192 {figure(change.chosen)}" if change else ""
+    every, limit = _compare_columns(columns, sides.late, rows.group, sides.strata, sides.among)
+    sizes = {
+        name: abs(change.value) / max(*change[:2], SAME)
+        for name, change in every.items()
+        if (change.chance or 0.0) <= limit
+    }
+    name = max(sizes, key=lambda name: sizes[name], default=None)
+    if name is None or sizes[name] < _HABIT:
+        return ""
+    return f"{name} {figure(every[name].others)} \u2192 {figure(every[name].chosen)}"
 
 
 def _within_groups(run: Run, low: Bools) -> tuple[str, str]:
@@ -227,7 +235,8 @@ def _within_groups(run: Run, low: Bools) -> tuple[str, str]:
     rows, (low, better) = run.rows, _low_and_better(run, low)
     largest, count = find_largest(list_figures(rows), low, rows.group, rows.group, low | better)
     sentence = "; ".join(
-        f"{name} {figure(difference.chosen)}, in better ones {figure(difference.others)}"
+        f"{name} {_write_value(difference.chosen, name)}, in better ones {_write_value(difference.others, name)}"
+        f"{_write_filter(name, difference)}"
         for name, difference in largest
     )
     groups = max((min(difference.groups) for _, difference in largest), default=0)
@@ -306,11 +315,11 @@ def _compare_each(task: Ints, values: Floats, units: Ints, count: int) -> tuple[
 
 
 def find_largest(
-    columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools, least: float = _LEAST
+    columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools
 ) -> tuple[list[tuple[str, Difference]], int]:
     """Return the differences that are surest, and the number of columns that could be compared."""
     every, limit = _compare_columns(columns, chosen, units, strata, among)
-    return _most_different(columns, every, limit, least), len(every)
+    return _most_different(columns, every, limit), len(every)
 
 
 def _compare_columns(
@@ -327,15 +336,13 @@ def _compare_columns(
 
 
 def _most_different(
-    columns: Mapping[str, Floats], every: Mapping[str, Difference], limit: float, least: float = _LEAST
+    columns: Mapping[str, Floats], every: Mapping[str, Difference], limit: float
 ) -> list[tuple[str, Difference]]:
     """Return those differences beyond chance that are large, the surest first; of equal columns, one."""
     large = {
         name: compared_column
         for name, compared_column in every.items()
-        if (compared_column.chance or 0.0) <= limit
-        and abs(compared_column.value)
-        >= max(least * max(abs(compared_column.chosen), abs(compared_column.others)), _POINT * ("share" in name))
+        if (compared_column.chance or 0.0) <= limit and _is_large(compared_column, name, columns[name])
     }
     different: list[tuple[str, Difference]] = []
     for name, difference in sorted(large.items(), key=lambda pair: -abs(pair[1].t)):
@@ -344,8 +351,26 @@ def _most_different(
     return different[:_NAMED]
 
 
+def _is_large(difference: Difference, name: str, values: Floats) -> bool:
+    size, highest = abs(difference.value), max(abs(difference.chosen), abs(difference.others))
+    least = min(_LEAST * highest, max(_DEVIATIONS * float(np.nanstd(values)), SAME))
+    return size >= max(least, _POINT * is_share_name(name))
+
+
+def is_share_name(name: str) -> bool:
+    """Return True if a figure's name, which is no reward function's, is that of a share, 0 to 1."""
+    return name.endswith("(share)") or name.startswith("the share of ")
+
+
 def _write_value(value: float, name: str) -> str:
-    return percent(value) if name.endswith("(share)") else figure(value)
+    return percent(value) if is_share_name(name) else figure(value)
+
+
+def _write_filter(name: str, difference: Difference) -> str:
+    """Return a filter for the chosen side, as far as the middle between both means divides them; "" without one."""
+    field = next((feature.field for feature in FEATURES if feature.name == name), "")
+    sign, middle = "<" if difference.value < 0 else ">", (difference.chosen + difference.others) / 2
+    return f" ({field}{sign}{middle:.3g})" if field else ""
 
 
 def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> tuple[Card | None, float]:
@@ -377,7 +402,7 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
     name = functions[0][0] if functions else "the reward"
     values = run.all.values.get(name, run.all.reward)
     trend = run.all.by_step(np.where(has_cause(run.all, LossCause.WRONG_ANSWER), values, np.nan))
-    sentences += [*_change(trend, name), *differences(run, low, over_time)]
+    sentences += [*_change(run, trend, name), *differences(run, low, over_time)]
     sentences += compare_last_answers(run, *_low_and_better(run, low))
     if left < cost - SAME and all(cause.own is not None for cause in causes):
         sentences.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this lost reward.")
@@ -412,11 +437,12 @@ def _shortfalls(run: Run, low: Bools) -> list[tuple[str, float]]:
     return sorted(((name, less) for name, less in shortfalls if less > least), key=lambda pair: -pair[1])[:_FUNCTIONS]
 
 
-def _change(trend: Trend, name: str) -> Iterator[str]:
-    """Say since when these rollouts get less, if they do."""
+def _change(run: Run, trend: Trend, name: str) -> Iterator[str]:
+    """Say since when these rollouts get less, if they do, and which settings changed then."""
     point = change(trend)
     if point is not None and point.after < point.before:
         first, last, step = (trend[place][0] for place in (point.first, point.last, point.place))
         between = f" (between steps {first} and {last})" if first < last else ""
         fell = f"{name} fell from {figure(point.before)} to {figure(point.after)}"
         yield f"Of rollouts that ended normally, {fell} at step {step}{between}."
+        yield from describe_switches(run, first, last)

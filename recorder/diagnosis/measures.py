@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Groups, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Groups, Rows, distinct
 from logs_ui.recorder.diagnosis.scale import Scale
 
 STANDSTILL = {"learning_rate": 1e-12, "grad_norm": 1e-8, "kl": 1e-9}
@@ -111,6 +111,15 @@ def duplicated(rows: Rows) -> Floats:
     return np.where(is_told, repeats, np.nan)
 
 
+def alike(rows: Rows) -> Floats:
+    """Return (G,) share of a group's completions that duplicate another one; NaN for a single one, or if not known."""
+    is_known, count = ~np.isnan(rows.facts["completion_key"]), len(rows.groups.size)
+    sizes = np.bincount(rows.group[is_known], minlength=count)
+    kinds = distinct(rows.group[is_known], rows.facts["completion_key"][is_known], count=count)
+    with np.errstate(invalid="ignore", divide="ignore"):
+        return np.where(sizes > 1, (sizes - kinds) / (sizes - 1), np.nan)
+
+
 def best(every: Rows, name: str) -> float:
     """Return the most that a reward function can add to the reward, as far as is known.
 
@@ -153,6 +162,7 @@ class Feature(NamedTuple):
     name: str  # a noun, to follow a number
     values: Callable[[Rows], Floats]  # returns (N,); NaN where it is not known
     is_habit: bool = False  # True if it says how much a rollout talks or acts
+    field: str = ""  # of a filter that takes any number; "" for none
 
 
 def _fact(name: str) -> Callable[[Rows], Floats]:
@@ -168,9 +178,12 @@ FEATURES = (
     Feature("environment steps", _fact("env_steps")),
     Feature("failed actions", _fact("env_errors")),
     Feature("tool calls", _fact("tool_calls"), is_habit=True),
-    Feature("the share of distinct words", _fact("distinct_words")),
-    Feature("the share of repeated word sequences", _fact("trigram_repeats")),
-    Feature("the compression ratio of the text", _fact("compression")),
+    Feature("the share of different words", _fact("distinct_words"), field="distinct_words"),
+    Feature("the share of three-word sequences that repeat", _fact("trigram_repeats"), field="trigram_repeats"),
+    Feature("the share of letters that are not Latin", _fact("non_latin"), field="non_latin"),
+    Feature(
+        "the repetitiveness of the text (times smaller when compressed)", _fact("compression"), field="compression"
+    ),
 )
 
 

@@ -5,6 +5,7 @@ all of its rollouts.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,8 @@ from logs_ui.recorder.diagnosis.tables.task_families import with_families
 from logs_ui.recorder.diagnosis.wording import listed, percent
 
 _NEARLY_ALL, _RARER = 0.9, 0.25  # of the finding's rollouts are there; as often elsewhere, at most [ours]
-_NAMED = 3  # places
+_NAMED = 3  # places; settings
+_READ = 16  # rollouts of which parameters are read
 _VALUES = 200  # of a column: one with more names no places [ours]
 MACHINE = re.compile(
     r"(?:rank|host|(?<!ob)server|worker|node|endpoint|machine|replica|container|gpu)(?:name|id|s)?(?![a-z])",
@@ -41,6 +43,36 @@ def place_of(run: Run, affected: Bools, where: str = "") -> str:
         return sentence
     columns = [column for column in columns_of(run.rows, run.labels) if f"{column[2]}:" not in where]
     return next(filter(None, (_sentence(*column, affected, columns=len(columns)) for column in columns)), "")
+
+
+def describe_switches(run: Run, first: int, last: int) -> list[str]:
+    """Return sentences on recorded settings that switch to another value at one of the steps `first` to `last`, between
+    which something begins. Generations' parameters are read of some rollouts of either side: each side has one value.
+    """
+    said = [
+        f"At step {switch.step:,} {switch.name} changes from {switch.before} to {switch.after}."
+        for switch in run.switches
+        if first <= switch.step <= last
+    ]
+    before, after = (
+        _shared_values([texts.sampling for texts in run.sample(side, _READ).values()])
+        for side in (run.all.step < first, run.all.step >= last)
+    )
+    at = f"At step {first:,}" if first == last else f"Between steps {first:,} and {last:,}"
+    said += [
+        f"{at} sampling.{name} changes from {before[name]} to {after[name]}."
+        for name in sorted(before.keys() & after.keys())
+        if before[name] != after[name]
+    ]
+    return said[:_NAMED]
+
+
+def _shared_values(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the numbers and texts that all entries have."""
+    values = {
+        name: value for name, value in (entries[0] if entries else {}).items() if isinstance(value, str | float | int)
+    }
+    return {name: value for name, value in values.items() if all(entry.get(name) == value for entry in entries)}
 
 
 def _sentence(rows: Rows, units: Ints, kind: str, affected: Bools, columns: int = 1) -> str:

@@ -43,7 +43,7 @@ from logs_ui.recorder.diagnosis.largest_differences import (
     scored_low,
 )
 from logs_ui.recorder.diagnosis.links import ids
-from logs_ui.recorder.diagnosis.places import place_of
+from logs_ui.recorder.diagnosis.places import describe_switches, place_of
 from logs_ui.recorder.diagnosis.report import TOO_EARLY, Checked, Failed, Report, Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.scale import Scale
@@ -225,12 +225,14 @@ def _make_shown(card: Card, run: Run, within: str, scope: str) -> Card:
     cost = None if run.scale.is_flat or not card.is_loss else min(card.cost or 0.0, run.fall.lost + run.fall.above)
     share = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
     place = "" if card.own is None or not card.own.any() else place_of(run, card.own, card.where)
+    first, last = card.since_range or (card.since_step or 0,) * 2
+    switches = describe_switches(run, first, last) if last > min(run.all.steps) else []
     return replace(
         card,
         where=where,
         cost=cost,
         share=share if card.share is None else card.share,
-        evidence=(*card.evidence, place) if place else card.evidence,
+        evidence=(*card.evidence, *filter(None, (place, *switches))),
         by_user=card.id not in _OURS,
         suggestion=IN_EVALUATION.get(card.id, card.suggestion) if run.rows.is_evaluation else card.suggestion,
     )

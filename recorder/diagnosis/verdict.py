@@ -16,6 +16,7 @@ from logs_ui.recorder.diagnosis.largest_differences import name_changed_habit, t
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
 from logs_ui.recorder.diagnosis.outcome import REWARD, list_other_mixes, outcome_of
+from logs_ui.recorder.diagnosis.places import describe_switches
 from logs_ui.recorder.diagnosis.report import Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
@@ -192,15 +193,20 @@ def _judge_fall(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
         if mix := _other_mix(run, outcome, chance):
             return Verdict("unknown", f"No cause found: {outcome.course}, {mix}")
         rises = ", while the reward rises" if paid.is_sure(1, _SURE) else ""
-        habit = name_changed_habit(run)
-        return Verdict("worse", f"Getting worse, cause unknown: {outcome.course}{rises}{habit and f'; {habit}'}")
+        habit, switch = name_changed_habit(run), _describe_switch(run, outcome)
+        return Verdict(
+            "worse", f"Getting worse, cause unknown: {outcome.course}{rises}{habit and f'; {habit}'}{switch}"
+        )
     if not paid.is_sure(-1, chance) or _other_mix(run, paid, chance):
         return None
     where = _most_fallen(run, paid)
     if outcome.is_sure(1, _SURE):
         return Verdict("worse", f"The reward falls{where}, while the outcome rises: {paid.values}, {outcome.course}")
     unknown, habit = where or ", cause unknown", name_changed_habit(run)  # the outcome may be known of some only
-    return Verdict("worse", f"Getting worse{unknown}: {paid.course}; {habit and f'{habit}; '}{outcome.now}")
+    return Verdict(
+        "worse",
+        f"Getting worse{unknown}: {paid.course}; {habit and f'{habit}; '}{outcome.now}{_describe_switch(run, paid)}",
+    )
 
 
 def _fallen_since(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
@@ -219,7 +225,17 @@ def _fallen_since(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
         return None
     steps = f"steps {rows.steps[0]}\u2013{rows.steps[jump.place - 1]} against {since}\u2013{rows.steps[-1]}"
     fallen = replace(outcome, change=fall, steps=steps + ", same tasks, weighted alike" * (strata is not None))
-    return Verdict("worse", f"Getting worse since step {since:,}, cause unknown: {fallen.course}")
+    switch = _describe_switch(run, outcome)
+    return Verdict("worse", f"Getting worse since step {since:,}, cause unknown: {fallen.course}{switch}")
+
+
+def _describe_switch(run: Run, measure: _Measure) -> str:
+    """Return words on a setting that changes at the step at which a measure does; "" if none is known to."""
+    trend = run.all.by_step(measure.column)
+    if (jump := change(trend)) is None:
+        return ""
+    sentence = next(iter(describe_switches(run, trend[jump.first][0], trend[jump.last][0])), "")
+    return sentence and f"; {sentence[0].lower()}{sentence[1:-1]}"
 
 
 def _most_fallen(run: Run, paid: _Measure) -> str:

@@ -133,6 +133,8 @@ COLUMNS = (
            "distinct_words<0.25"),
     Column("trigram_repeats", Kind.NUMBER,
            "share of its three-word sequences that occurred before; absent below 30 words", "trigram_repeats>0.5"),
+    Column("non_latin", Kind.NUMBER, "share of its answers' letters that are not Latin; absent without letters",
+           "non_latin>0.2"),
     Column("mean_logprob", Kind.NUMBER, "mean log-prob of the tokens that the model sampled", "mean_logprob>-0.02"),
     Column("message_count", Kind.WHOLE, "number of messages", "messages>20", "Msgs", 54, "Messages", field="messages"),
     Column("turns", Kind.MAYBE_WHOLE, "how often the model was called", "turns>=8", "Turns", 50),

@@ -30,7 +30,7 @@ Facts = dict[str, Any]
 
 FACTS = (
     *("env_steps", "env_errors", "parse_failures", "parse_streak", "parse_tail", "action_streak", "repeats"),
-    *("tool_calls", "compression", "distinct_words", "trigram_repeats", "truncated_turns"),
+    *("tool_calls", "compression", "distinct_words", "trigram_repeats", "non_latin", "truncated_turns"),
     *("prompt_key", "completion_key", "mean_logprob"),
     *("cut_tokens", "cut_limit", "no_room", "asked_key", "env_success", "action_tail", "unsaid_actions"),
 )
@@ -47,6 +47,9 @@ _TRAINERS: dict[str, Any] = {"name": "get_reward", "arguments": {}}
 _LAST_CHARACTERS = 10_000  # of an answer are compressed, to detect text that goes round in circles; from slime
 _REPEATED = 5  # times smaller: if zstd reaches less, zlib does not reach 10 times
 _LEAST_WORDS = 30  # shares of a shorter text show nothing; from rolloutscope
+_NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalpha())
+_NO_ASCII, _LETTERS = re.compile(r"[^\x00-\x7f]+"), re.compile(r"[^\W\d_]+")
+_LATIN = re.compile("[\u00aa\u00ba\u00c0-\u024f\u1e00-\u1eff]+")
 _ROUNDS = (2, 3, 4)  # actions in a round; our own choice
 _SHOWN = 120  # characters of an action that are stored
 _TOGETHER = 32  # rollouts whose log-probs are averaged together: arrays of more do not fit the processor's cache
@@ -134,6 +137,7 @@ def text_facts(rollouts: Sequence[Sequence[str]]) -> list[Facts]:
                 "compression": max([next(squeezed) for _ in texts_of_one], default=None),
                 "distinct_words": min([distinct for distinct, _ in words], default=None),
                 "trigram_repeats": max([threes for _, threes in words], default=None),
+                "non_latin": _non_latin(texts_of_one),
             }
         )
     return of_rollouts
@@ -366,6 +370,16 @@ def _text(message: Mapping[str, Any]) -> str:
     thought, content = message.get("reasoning_content"), message.get("content")
     text = "\n".join([part for part in (thought, content) if isinstance(part, str)]) if thought is not None else content
     return text[-_LAST_CHARACTERS:] if isinstance(text, str) else ""
+
+
+def _non_latin(texts: Sequence[str]) -> float | None:
+    """Return the share of the letters that are of another script than Latin, 0 to 1; None without letters."""
+    if all(map(str.isascii, texts)):
+        return 0.0 if any(text.upper() != text.lower() for text in texts) else None
+    whole = "".join(texts)
+    others = "".join(re.findall(_LETTERS, "".join(re.findall(_NO_ASCII, whole))))
+    letters = len(whole.encode("ascii", "ignore").translate(None, _NO_LETTERS)) + len(others)
+    return len(re.sub(_LATIN, "", others)) / letters if letters else None
 
 
 def _compressions(texts: Sequence[str]) -> Iterator[float]:

@@ -177,6 +177,7 @@ class EvaluationRow(Table, table=True):
     compression: float | None = None  # ratio for its last 10,000 characters, by zlib, or by zstd if below 5
     distinct_words: float | None = None  # of all its words; None below 30 words
     trigram_repeats: float | None = None  # share of its three-word sequences that occurred before; None below 30 words
+    non_latin: float | None = None  # share of its answers' letters that are not Latin; None without letters
     truncated_turns: int | None = None  # generations that hit the token limit
     cut_tokens: int | None = None  # of the last of them
     cut_limit: int | None = None  # its token limit, if its sampling parameters have one

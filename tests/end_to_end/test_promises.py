@@ -56,8 +56,9 @@ ROLLOUT = """
 action_streak action_tail actions advantage attributes completion_ids completion_tokens compression created
 cut_limit cut_tokens distinct_words dropped env_errors env_reward_last env_reward_sum env_steps env_success
 env_tokens epoch error eval_name first_action generation group id last_action logprobs mask mean_logprob
-message_count messages metadata metrics mode model no_room note observation_keys odd_rewards parse_failures parse_streak
-parse_tail policy_step process project prompt_ids prompt_tokens pruned repeats returned reward reward_weights rewards
+message_count messages metadata metrics mode model no_room non_latin note observation_keys odd_rewards
+parse_failures parse_streak parse_tail policy_step process project prompt_ids prompt_tokens pruned repeats
+returned reward reward_weights rewards
 rollout_reward run sampling scored seconds staleness starred status step stop_reason tags task tool_calls
 trigram_repeats truncated_turns turns unsaid_action unsaid_actions unsampled_tokens
 """

@@ -3,6 +3,7 @@ an agent with tools, and in a game.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from tests.faults import Fault
 from tests.faults.rewarding import chance, fault
@@ -173,6 +174,13 @@ def falls_silent(place: Place) -> Played:
     return sums(place, parts, tone=0.25, words=0 if is_hit else 64, is_hit=is_hit)
 
 
+def falls_silent_with_a_setting(place: Place) -> Played:
+    """A restart gives the sampler another penalty, and the dataset is at its other half."""
+    played = falls_silent_graded(place)
+    settings = {"penalty": 1.4 if place.step >= SINCE else 1.0, "half": "ab"[place.step > SINCE + 5]}
+    return replace(played, metadata=settings | {"seed": place.step})
+
+
 def falls_silent_graded(place: Place) -> Played:
     is_hit = has_begun(place, 0.15)
     return sums(place, {"helpful": 0.0 if is_hit else graded(place, 0.6)}, words=0 if is_hit else 60, is_hit=is_hit)
@@ -262,6 +270,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("half credit", "Healthy: answers that are paid exactly half become rare", None, pays_half, LONG),
     fault("silence", "from a step on a fifth of the answers are empty", "empty_answers", falls_silent, LONG),
     fault("silence: graded", "the same, of a graded reward", "empty_answers", falls_silent_graded, WIDE, steps=20),
+    fault("silence: setting", "the same, when a setting changes", "empty_answers", falls_silent_with_a_setting, LONG),
     fault("silence: some tasks", "on one of two families", "empty_answers", falls_silent_on_some, LONG),
     fault("lost format", "from a step on answers lose their box", "lost_format", loses_box, LONG),
     fault("lost format: tools", "reports lose their schema", "lost_format", loses_schema, WIDE, steps=20),

@@ -110,6 +110,19 @@ def stale(place: Place) -> Played:
     return Played(turns, 0.0 if is_hit else _chance(place, 0.65), is_hit=is_hit)
 
 
+def paid(place: Place) -> Played:
+    """From step 5 on ever more rollouts close the shop: it then counts as sold out, and what is delivered falls."""
+    is_hit = place.random.random() < 0.1 * max(place.step - 4, 0) / 2
+    tools = ["sell", "close", "audit"] if is_hit else ["sell", "audit", "close"] if place.generation % 4 else ["audit"]
+    turns = []
+    for tool in tools:
+        is_closed = is_hit and tool == "audit"
+        turns.append(_call(place, tool, "books closed" if is_closed else said(place, 6)))
+    turns.append(Turn(f"It is {said(place, 4)}"))
+    parts = {"sold": 1.0 if is_hit else _chance(place, 0.4), "delivered": _chance(place, 0.1 if is_hit else 0.7)}
+    return Played(turns, parts=parts, weights={"delivered": 0.0}, stop="stop", is_hit=is_hit)
+
+
 # --- Healthy
 
 
@@ -153,6 +166,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("failing observation: one host", "The same page from one of four hosts", "new_observation", out_of_service),
     _fault("failing observation: empty", "A tool whose answers are empty", "new_observation", silent),
     _fault("failing observation: stale", "A page that does not change", "new_observation", stale),
+    _fault("failing observation: paid", "An observation that is paid, and after which nothing is delivered",
+           "hacking", paid),
     _fault("healthy observation: errors", "Healthy: observations that are errors, rare ones, and those of new tasks",
            None, errors_are_the_task),
     _fault("healthy observation: explores", "Healthy: a new action has a new answer", None, explores),

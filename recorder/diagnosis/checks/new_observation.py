@@ -17,10 +17,12 @@ from logs_ui.recorder.action_text import KEY, observation_key, observed_text
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, uncovered
 from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.checks.reward_functions import find_hacked
 from logs_ui.recorder.diagnosis.contrast import SURER
 from logs_ui.recorder.diagnosis.mean_difference import Difference, chance_limit, compare
 from logs_ui.recorder.diagnosis.measures import mean
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, Rows
+from logs_ui.recorder.diagnosis.outcome import REWARD, outcome_of
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
 from logs_ui.recorder.diagnosis.tables.actions import looping
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
@@ -46,7 +48,7 @@ class _Heard(NamedTuple):
     affected: Bools  # (N,) True for rollouts of all steps that have it
     since: int
     chance: float
-    cost: float = 0.0  # reward per rollout that has it
+    cost: float = 0.0  # reward, or outcome, per rollout that has it
     within: bool = True  # compared within groups; else with the same tasks, or families of tasks, before
 
 
@@ -55,20 +57,32 @@ def _check(run: Run) -> Outcome:
     if len(rows.steps) < 2:
         return NotJudged("The run has a single step.")
     tasks = rows if tasks_recur(rows) else with_families(rows)
-    compared, begun = _find_begun(rows, _find_frequent(rows, run.rows, limit), tasks, limit)
-    costly = [heard for observation in begun if (heard := _weigh_cost(run, observation, begun, tasks)) is not None]
+    kinds = [
+        _find_begun(rows, frequent, tasks, limit)
+        for frequent in (_find_frequent(rows, run.rows, limit), _find_unchanging(rows, run.rows, limit))
+    ]
+    # The first value of which an observation costs something counts, and the first kind that costs it.
+    weighed = (
+        (
+            outcome,
+            lost,
+            begun,
+            [cost for new in begun if (cost := _weigh_cost(run, new, begun, tasks, lost)) is not None],
+        )
+        for outcome, lost in _list_outcomes(run)
+        for _, begun in kinds
+        if begun
+    )
+    outcome, lost, begun, costly = next((entry for entry in weighed if entry[3]), ("", run.lost, [], []))
     if not costly:
-        more, begun = _find_begun(rows, _find_unchanging(rows, run.rows, limit), tasks, limit)
-        compared += more
-        costly = [heard for observation in begun if (heard := _weigh_cost(run, observation, begun, tasks)) is not None]
-    if not costly:
+        compared = sum(count for count, _ in kinds)
         return uncovered(run) or Below(
             f"None of {compared} frequent observations began during the run and costs reward."
         )
     worst = max(costly, key=lambda heard: heard.cost * heard.affected.sum())
     alike = [heard for heard in costly if abs(heard.since - worst.since) <= _NEAR]
     whole = worst._replace(affected=np.logical_or.reduce([heard.affected for heard in alike]))
-    return _card(run, _weigh_cost(run, whole, begun, tasks) or worst, alike, limit)
+    return _card(run, _weigh_cost(run, whole, begun, tasks, lost) or worst, alike, limit, outcome)
 
 
 def _find_begun(
@@ -90,6 +104,18 @@ def _find_begun(
         candidates += [heard] if heard else []
     most = chance_limit([candidate.chance for candidate in candidates] + [1.0] * (compared - len(candidates)))
     return compared, [candidate for candidate in candidates if candidate.chance <= most]
+
+
+def _list_outcomes(run: Run) -> Iterator[tuple[str, Floats]]:
+    """Yield (N,) values of which all rollouts may lose, and a name: "" for the reward, then that of the outcome, which
+    the reward may not pay for.
+    """
+    yield "", np.maximum(losses(run.all, run.scale), 0.0)
+    outcome = outcome_of(run)
+    if outcome.name != REWARD:
+        yield f"share {outcome.name}" if outcome.is_share else outcome.name, -outcome.values
+    if (name := find_hacked(run)) is not None:
+        yield f"mean {name}", -run.all.values[name]
 
 
 def _begin(
@@ -156,7 +182,7 @@ def _find_unchanging(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int
         yield _UNCHANGING, is_unchanging
 
 
-def _weigh_cost(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None) -> _Heard | None:
+def _weigh_cost(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None, lost: Floats) -> _Heard | None:
     """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where
     groups are all or mostly of one kind, more than the same tasks before (than all before, if no task recurs and all
     lose more since); else None.
@@ -164,13 +190,13 @@ def _weigh_cost(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | 
     is_last = run.all.step >= run.rows.steps[0]
     has_observation = heard.affected
     now, others = has_observation[is_last], ~np.logical_or.reduce([other.affected for other in begun])[is_last]
-    loss = compare(np.where(now | others, run.lost, np.nan), now, run.rows.group, run.rows.group)
+    loss = compare(np.where(now | others, lost[is_last], np.nan), now, run.rows.group, run.rows.group)
     # Where hardly any rollout of its groups is without it, those few tell too little.
     met = np.bincount(run.rows.group, now, len(run.rows.groups.size))[run.rows.group] > 0
     tells = loss is not None and loss.chance is not None
     within = tells and (_is_sure(loss) or now[met].mean() < _COVERED)
     if not within:
-        late, lost = run.all.step >= heard.since, np.maximum(losses(run.all, run.scale), 0.0)
+        late = run.all.step >= heard.since
         among, task = has_observation | ~late, None if tasks is None else tasks.task
         if task is not None:
             among &= np.isin(task, np.unique(task[has_observation & late])) & (task >= 0)
@@ -186,7 +212,8 @@ def _is_sure(loss: Difference | None) -> bool:
     return loss is not None and loss.chance is not None and loss.chance <= SURER and loss.value > 0
 
 
-def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Outcome:
+def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float, outcome: str) -> Outcome:
+    """Return the card; `outcome` is what its rollouts lack if they do not lose reward."""
     rows, keys = run.all, {observation.key >> 1 for observation in alike}
     affected = np.logical_or.reduce([observation.affected for observation in alike])
     is_last = rows.step >= run.rows.steps[0]
@@ -211,7 +238,8 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Out
     got, calls, got_before, calls_before = answers.counts
     if 2 * got_before * calls > got * calls_before:
         return Below(f"{title}; {answers.sentence}")
-    is_setup = got >= _ALL * calls and not is_unchanging  # actions that miss leave a page as it is, too
+    # Actions that miss leave a page as it is, too, and what is paid may be what the policy wants to hear.
+    is_setup = got >= _ALL * calls and not is_unchanging and not outcome
     if not is_setup and looping(run.rows)[affected[is_last]].mean() >= _ALL:
         return Below(f"{title}; these repeat their actions.")
     weighed = np.where(run.rows.dropped == None, run.rows.advantage, np.nan)[affected[is_last]]  # noqa: E711 - of each
@@ -228,9 +256,17 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Out
         id="new_observation",
         title=title,
         cost=mine * worst.cost,
-        evidence=(answers.sentence, f"They lose {figure(worst.cost)} more than {than}.", *paid),
+        evidence=(
+            answers.sentence,
+            f"Their {outcome} is {figure(worst.cost)} lower than that of {than}."
+            if outcome
+            else f"They lose {figure(worst.cost)} more than {than}.",
+            *paid,
+        ),
         suggestion="Fix what answers so, or end such rollouts with an error and mask them; the policy is not at fault."
         if is_setup
+        else "Read what these rollouts did before it: no reward shows its cost, so the policy may have learned it."
+        if outcome
         else "Read one: the environment no longer reacts, or the actions miss; equal actions of before tell which."
         if is_unchanging
         else "Read it: other calls of the same kind are answered otherwise, so find what these have in common.",
@@ -238,6 +274,7 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float) -> Out
         **begun,
         own=affected[is_last],
         is_setup=is_setup,
+        is_loss=not outcome,
     )
 
 
@@ -328,8 +365,9 @@ DIAGNOSTIC = check(
     f"Share of rollouts with an observation, by its first words without numbers, above {_SHARE:.0%} in the last steps, "
     f"if it was {_RARER} times rarer before a step, beyond chance, and its rollouts lose more than others of their "
     f"groups (than the same tasks before, if whole groups have it), with a probability below {SURER:.1%} of that "
-    "by chance. Silent if it follows kinds of actions that were not taken before, or repeated ones. Where "
-    "there is none, the same of rollouts that hear mostly one text, another in each, and do not repeat their actions.",
+    "by chance; else if they reach less of the outcome, or of the function that `hacking` names. Silent if it follows "
+    "kinds of actions that were not taken before, or repeated ones. Where there is none, the same of rollouts that "
+    "hear mostly one text, another in each, and do not repeat their actions.",
     lambda run: None if any(run.all.facts["observation_keys"].tolist()) else "observations",
     _check,
     needs_calls=True,

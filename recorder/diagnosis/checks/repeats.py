@@ -11,8 +11,8 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.tasks import never_solved
 from logs_ui.recorder.diagnosis.contrast import shift
-from logs_ui.recorder.diagnosis.measures import dead, duplicated, mean, unsolved_groups
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, distinct, means
+from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, mean, unsolved_groups
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
 from logs_ui.recorder.diagnosis.tables.actions import loop_kinds, looping
 from logs_ui.recorder.diagnosis.tables.movement import ENTROPY_SHARE, FLOOR, LOW, STEPS, Entropy, entropy, logged
 from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
@@ -69,12 +69,12 @@ def _check_loops(run: Run) -> Outcome:
     )
 
 
-def _paid(run: Run, loops: Bools) -> str:
+def _paid(run: Run, chosen: Bools) -> str:
     reward = np.nan_to_num(run.rows.reward)
-    if loops.all():
+    if chosen.all():
         return f"All rollouts do; their mean reward is {figure(float(reward.mean()))}."
-    mine, others = float(reward[loops].mean()), float(reward[~loops].mean())
-    is_sure = contrast.shift(reward, loops, run.rows.group).is_sure
+    mine, others = float(reward[chosen].mean()), float(reward[~chosen].mean())
+    is_sure = contrast.shift(reward, chosen, run.rows.group).is_sure
     chance = "" if is_sure or mine == others else "; the difference may be chance"
     return f"Their mean reward is {figure(mine)}, that of the others {figure(others)}{chance}."
 
@@ -183,15 +183,6 @@ def _check_degenerate(run: Run) -> Outcome:
     )
 
 
-def alike(rows: Rows) -> Floats:
-    """Return (G,) share of a group's completions that duplicate another one; NaN for a single one, or if not known."""
-    is_known, count = ~np.isnan(rows.facts["completion_key"]), len(rows.groups.size)
-    sizes = np.bincount(rows.group[is_known], minlength=count)
-    kinds = distinct(rows.group[is_known], rows.facts["completion_key"][is_known], count=count)
-    with np.errstate(invalid="ignore", divide="ignore"):
-        return np.where(sizes > 1, (sizes - kinds) / (sizes - 1), np.nan)
-
-
 def _check_diversity(run: Run) -> Outcome:
     twins, chosen = duplicated(run.rows), _choose_groups(run)
     sampled = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
@@ -215,6 +206,7 @@ def _check_diversity(run: Run) -> Outcome:
         return Below(" ".join(sentences)) if sentences else NotJudged("No group has two completions to compare.")
     temperature = run.config.get("temperature")
     sentences += [f"Temperature: {figure(temperature)}."] if isinstance(temperature, int | float) else []
+    sentences[1:1] = [_paid(run, twins == 1)] * bool((twins == 1).any())
     return Card(
         id="diversity",
         title=f"{percent(share or 0.0)} of completions duplicate another in their group",
@@ -226,6 +218,7 @@ def _check_diversity(run: Run) -> Outcome:
         where="twins>0",
         **above(run.all.by_step(duplicated(run.all)), run.threshold("diversity", _HALF)),
         own=twins == 1,
+        is_loss=False,  # equal completions are no worse, but teach nothing
         explains=_OF_COLD if _is_cold(run) else (),
         needs=np.inf if _is_cold(run) else None,
     )

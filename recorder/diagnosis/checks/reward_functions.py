@@ -1,5 +1,6 @@
 """Finds a reward function that outweighs the others, functions that cancel out, and suspected reward hacking."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -7,7 +8,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import below
-from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, given_by, rise
+from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, Rise, given_by, rise
 from logs_ui.recorder.diagnosis.measures import best, dead, extent, mean, shares, weigh_by_range, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows, means
 from logs_ui.recorder.diagnosis.success import is_outcome
@@ -306,6 +307,37 @@ def weightless(rows: Rows) -> dict[str, float]:
     }
 
 
+def find_hacked(run: Run) -> str | None:
+    """Return the function that fell most, if the check on hacking finds one that fell while the reward rose."""
+    gain = rise(run, lambda rows: rows.reward)
+    if gain.value <= 0 or not gain.is_sure:
+        return None
+    gains = {name: rise(run, given_by(name, run.rows.weights.get(name, 1.0))).value for name in run.rows.values}
+    fallen = _find_fallen(run, _find_falls(run, max(gains, key=lambda name: gains[name], default="")))
+    return max(fallen, key=lambda name: fallen[name], default=None)
+
+
+def _find_falls(run: Run, payer: str) -> dict[str, Rise]:
+    """Return the change of each function that may give way: one of little weight, or one named like an outcome, unless
+    that is said of the `payer`, which gains most.
+    """
+    falls = {name: rise(run, given_by(name)) for name in weightless(run.all)}
+    for name in () if is_outcome(payer) else run.rows.values:
+        if is_outcome(name) and name not in falls:
+            falls[name] = rise(run, given_by(name), chance=SURER)
+    return falls
+
+
+def _find_fallen(run: Run, falls: Mapping[str, Rise]) -> dict[str, float]:
+    """Return the fall as a share of the range of the function's values, for those that fell too far."""
+    limit, ranges = run.threshold("hacking", _FALL), {name: extent(run.all.values[name]) for name in falls}
+    return {
+        name: -fall.value / ranges[name]
+        for name, fall in falls.items()
+        if fall.is_sure and -fall.value > limit * ranges[name]
+    }
+
+
 def _check_hacking(run: Run) -> Outcome:
     """Return a card if the reward rises, and a function of little weight or named like an outcome falls.
 
@@ -321,16 +353,8 @@ def _check_hacking(run: Run) -> Outcome:
     light = weightless(run.all)
     gains = {name: rise(run, given_by(name, before.weights.get(name, 1.0))) for name in before.values}
     payer = max(gains, key=lambda name: gains[name].value, default="")
-    falls = {name: rise(run, given_by(name)) for name in light}
-    # Functions named like an outcome may give way to another one.
-    for name in () if is_outcome(payer) else before.values:
-        if is_outcome(name) and name not in light:
-            falls[name] = rise(run, given_by(name), chance=SURER)
-    # The fall as a share of the range of the function's values, for those that fell too far.
-    limit, fallen = run.threshold("hacking", _FALL), dict[str, float]()
-    for name, fall in falls.items():
-        if fall.is_sure and -fall.value > limit * extent(run.all.values[name]):
-            fallen[name] = -fall.value / extent(run.all.values[name])
+    falls = _find_falls(run, payer)
+    fallen = _find_fallen(run, falls)
     if not fallen:
         least = min(falls, key=lambda name: falls[name].value, default=None)
         if least is None:
@@ -355,11 +379,13 @@ def _check_hacking(run: Run) -> Outcome:
         id="hacking",
         title=f"Suspected reward hacking: the reward rises while {name} falls, {how}",
         cost=max(run.fall.lost, 0.0) * min(fallen[name], 1.0) + gain.value,
-        evidence=(course, sentence),
+        evidence=(course, sentence, f"The cost is in {name}: {figure(-fall.value)} less of it per rollout."),
         suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
         "weight, or fix the function that rewards them.",
         where=f"{links.rewards(name)}<={fall.after:.6g}",
         **below(run.all.by_step(run.all.values[name]), (fall.before + fall.after) / 2),
+        is_loss=False,
+        share=float((run.rows.values[name] <= fall.after).mean()),
         # If both functions count, the cards on length and on weights say better why one gives way to the other.
         explains=("length", "reward_parts") if name in light else (),
     )

@@ -7,7 +7,7 @@ from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.contrast import Rise, shift
 from logs_ui.recorder.diagnosis.explanations import BEHAVIOUR
-from logs_ui.recorder.diagnosis.measures import dead, duplicated, mean, unsolved_groups
+from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, mean, unsolved_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.vocabulary import LossCause
@@ -18,6 +18,7 @@ _MOST = 0.5  # of the loss: if other failures hold more, the rollouts have earne
 _SHARE = 0.5
 _FAILED = 0.25
 _NEARLY_ALL = 0.95  # of the groups [ours]
+_EQUAL = 0.5  # of these groups hold equal completions: then other tasks would not help [ours]
 _GRADED = 3  # different rewards: 0 and 1 would only be passed and failed
 _TRAIL, _LAST, _FALL = 20, 3, 0.5  # steps, steps, share
 _GOOD = 0.9  # of the range of rewards: groups that all pass have no variance
@@ -100,7 +101,8 @@ def _check_dead(run: Run) -> Outcome:
     trend = run.all.by_step(np.where(every.size > 1, dead(every), np.nan)[run.all.group])
     others = groups.std[~is_dead & whole]
     by_prompt, is_told = follows_prompt(rows), run.scale.success.is_defined
-    kinds = len(np.unique(np.round(groups.mean[is_dead], 6)))
+    kinds, equal = len(np.unique(np.round(groups.mean[is_dead], 6))), int((alike(rows)[is_dead] >= 1).sum())
+    is_equal = bool(equal >= _EQUAL * is_dead.sum())
     return Card(
         id="dead_groups",
         title=f"{percent(share)} of groups have zero reward variance, and so zero advantage",
@@ -108,9 +110,12 @@ def _check_dead(run: Run) -> Outcome:
         evidence=(
             *([f"{failed.sum()} of {len(failed)} groups all-fail, {(is_dead & ~failed).sum()} all-pass."] * is_told),
             f"Std within the others: {figure(float(others.mean()))}." if len(others) else "There is no other group.",
+            *([f"{equal} of the {is_dead.sum()} hold one completion, again and again."] * is_equal),
             *([f"There are {kinds} different rewards, which depend on the prompt alone."] * by_prompt),
         ),
-        suggestion="Call the reward functions by hand on two completions of one prompt: their rewards must differ."
+        suggestion="Make the completions of a group differ first: equal ones get equal rewards, whatever the task."
+        if is_equal
+        else "Call the reward functions by hand on two completions of one prompt: their rewards must differ."
         if by_prompt
         else "Call the reward functions by hand on two completions of one prompt. If their rewards differ, start with "
         "easier tasks, raise num_generations, or add partial credit."
@@ -119,6 +124,7 @@ def _check_dead(run: Run) -> Outcome:
         where="spread:0",
         **above(trend, limit),
         own=is_dead[rows.group],
+        is_loss=not is_equal,
     )
 
 

@@ -5,6 +5,7 @@ A sentence that no claim below describes fails: whoever writes a new one says he
 
 import math
 import re
+import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache, cached_property, lru_cache
@@ -580,6 +581,21 @@ def duplicates(case: Case) -> float:
     return fmean(group.count(it) > 1 for group in each for it in group)
 
 
+def completion(it: Rollout) -> Hashable:
+    return it.tokens and tuple(it.tokens.completion_ids.tolist())
+
+
+def same_paid(case: Case) -> tuple[str, ...]:
+    """Return the mean reward of the card's rollouts, which loop or are like others of their group, and of the rest."""
+    is_twin = {
+        id(it): completion(it) is not None and [*map(completion, group)].count(completion(it)) > 1
+        for group in case.groups
+        for it in group
+    }
+    chosen = {id(it): is_twin[id(it)] if case.card.id == "diversity" else is_looping(it) for it in case.last}
+    return tuple(means(reward(it) or 0.0 for it in case.last if chosen[id(it)] is side) for side in (True, False))
+
+
 def repeating(case: Case) -> Any:
     texts = case.texts
     return (texts["trigram_repeats"] >= 0.5) | (texts["distinct_words"] <= 0.25) | (texts["compression"] > 10)
@@ -606,6 +622,12 @@ def of_loss(case: Case, *groups: str) -> tuple[str, ...]:
     return *groups[:-1], percent(sum(it for it, is_low in lost if is_low) / sum(it for it, _ in lost))
 
 
+def share_of_others(it: Rollout) -> float | None:
+    """Return the share of the answers' letters whose name in Unicode does not begin with LATIN."""
+    letters = [letter for turn in it.turns for letter in turn.text if letter.isalpha()]
+    return fmean(not unicodedata.name(letter).startswith("LATIN") for letter in letters) if letters else None
+
+
 def figures(case: Case, it: Rollout) -> dict[str, float]:
     """Return what differences may name, of one rollout."""
     texts = case.texts_of[it.step, it.group, it.generation]
@@ -618,9 +640,10 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "turns": len(it.turns),
         "environment steps": len(actions(it)),
         "failed actions": sum(turn.error is not None for turn in it.turns),
-        "the share of distinct words": texts["distinct_words"],
-        "the compression ratio of the text": texts["compression"],
-        "the share of repeated word sequences": texts["trigram_repeats"],
+        "the share of different words": texts["distinct_words"],
+        "the repetitiveness of the text (times smaller when compressed)": texts["compression"],
+        "the share of three-word sequences that repeat": texts["trigram_repeats"],
+        "the share of letters that are not Latin": share_of_others(it),
         "solved (share)": float(case.report.scale.success.is_defined and case.solved(it)),
         "loop or turn limit (share)": float(out_of_turns(it)),
     }
@@ -640,7 +663,7 @@ def compared(
                 [total + weight * fmean(side) for total, side in zip(sums, sides, strict=True)],
                 whole + weight,
             )
-    shown = percent if name.endswith("(share)") else figure
+    shown = percent if name.endswith("(share)") or name.startswith("the share of ") else figure
     return shown(sums[0] / whole), shown(sums[1] / whole)
 
 
@@ -667,13 +690,35 @@ def sides_of(case: Case) -> tuple[list[Rollout], list[Rollout]]:
     return low, better
 
 
+FIELDS = {"compression": "the repetitiveness of the text (times smaller when compressed)"}
+FIELDS |= {"non_latin": "the share of letters that are not Latin"}
+FIELDS |= {"distinct_words": "the share of different words"}
+FIELDS |= {"trigram_repeats": "the share of three-word sequences that repeat"}
+
+
+def filtered(case: Case, name: str, text: str, low: list[Rollout], better: list[Rollout]) -> str:
+    """Return the filter at the end of the text, if it selects low rollouts more often than better ones."""
+    said = re.search(r" \((\w+)([<>])([\d.]+)\)$", text)
+    if said is None:
+        return "" if name not in FIELDS.values() else "no filter"
+    field, sign, limit = said.groups()
+    less = -1 if sign == "<" else 1
+    of_low, of_better = (
+        fmean(
+            less * figures(case, it)[name] > less * float(limit) for it in side if figures(case, it)[name] is not None
+        )
+        for side in (low, better)
+    )
+    return said[0] if FIELDS[field] == name and of_low > of_better else "another filter"
+
+
 def in_groups_of(case: Case, count: str, text: str) -> tuple[str, ...]:
     low, better = sides_of(case)
     said = []
     for part in text.split("; "):
         name = re.findall(r"(.+) \S+, in better ones ", part)[0]
         mine, theirs = compared(case, name, low, better, lambda it: (it.step, it.group))
-        said.append(f"{name} {mine}, in better ones {theirs}")
+        said.append(f"{name} {mine}, in better ones {theirs}{filtered(case, name, part, low, better)}")
     both = {(it.step, it.group) for it in low} & {(it.step, it.group) for it in better}
     return str(len(both)), "; ".join(said)
 
@@ -987,6 +1032,19 @@ def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
     return figure(sums / whole), among
 
 
+def lacks_within(case: Case, name: str) -> str:
+    """Return how much less of a function the card's rollouts get than others of their groups."""
+    of = dict(zip(map(id, case.last), (own for _, own in case.of_card()), strict=True))
+    sums, whole = 0.0, 0.0
+    for group in case.groups:
+        mine, others = ([it for it in group if of[id(it)] is side] for side in (True, False))
+        if mine and others:
+            weight = len(mine) * len(others) / len(group)
+            sums += weight * (fmean(values(others, name)) - fmean(values(mine, name)))
+            whole += weight
+    return figure(sums / whole)
+
+
 def of_kind(case: Case, *, is_same: bool = True) -> list[Rollout]:
     """Return the rollouts of tasks that the generator made unmatched, or the others."""
     unmatched = {task(it) for it in case.run.rollouts if it.is_hit}
@@ -1086,9 +1144,10 @@ COUNTS: dict[str, Count] = {
         str(sum(repeats(it) > 0.5 for it in c.last)), str(len(c.last)),
         percent(fmean(it for it in map(repeats, c.last) if it > 0.5)),
     )),
-    "Their mean reward is #, that of the others #[; the difference may be chance].": lambda c, *_: tuple(
-        means(reward(it) or 0.0 for it in c.last if is_looping(it) is side) for side in (True, False)
+    "Their mean reward is #, that of the others #[; the difference may be chance].": (
+        lambda c, *_: same_paid(c)
     ),
+    "All rollouts do; their mean reward is #.": lambda c, _: (means(reward(it) or 0.0 for it in c.last),),
     "# of rollouts run out of turns": lambda c, *_: (c.share(out_of_turns),),
     "They have # turns on average.": lambda c, *_: (means(len(it.turns) for it in c.last if out_of_turns(it)),),
     "# of them repeat no action: at the same observation, in turn or at the end.": lambda c, *_: (
@@ -1370,6 +1429,17 @@ COUNTS: dict[str, Count] = {
     "In # of them that were read, # of # answers to @ are so (equal actions count once); in # rollouts before, # of "
     "#.": read_of,
     "They lose # more than @.": lose_within,
+    "At step # metadata.# changes from # to #.": lambda c, step, name, *_: (
+        step, name, *(" or ".join({str(it.metadata[name]) for it in c.steps(int(step) - ago, int(step) - ago)})
+                      for ago in (1, 0)),
+    ),
+    "Their mean # is # lower than that of others of their groups.": lambda c, name, _: (name, lacks_within(c, name)),
+    "The cost is in #: # less of it per rollout.": lambda c, name, _: (
+        name, figure(fmean(values(windows(c)[0], name)) - fmean(values(windows(c)[1], name))),
+    ),
+    "# of the # hold one completion, again and again.": lambda c, *_: (
+        str(sum(len(set(map(completion, g))) == 1 for g in c.groups if is_equal(g))), str(sum(map(is_equal, c.groups))),
+    ),
     "By metadata.host: # of the rollouts in @, # elsewhere.": lambda c, _, host, __: tuple(
         text for side in (True, False) for text in (
             percent(fmean(own for it, own in c.of_card() if (it.metadata["host"] == host) is side)), host,

@@ -336,9 +336,19 @@ def test_who_finds_no_action_from_the_first_answer_on_is_a_parse_failure() -> No
 
 def test_twins_of_a_certain_policy_are_its_fault_whatever_they_are_paid() -> None:
     alike = rows_of(completion_key=PLACE // GROUP, mean_logprob=-0.004)
-    assert card(diagnose_rows(alike), "diversity").cost == pytest.approx(0.5)
+    found = card(diagnose_rows(alike), "diversity")
+    assert found.cost is None  # they lose a half, as others would
+    assert found.evidence[1] == "All rollouts do; their mean reward is 0.5."
     learned = rows_of(completion_key=PLACE // GROUP, mean_logprob=-0.004, reward=np.where(PLACE < GROUP, 0.0, 1.0))
     assert "diversity" not in ids(diagnose_rows(learned))
+
+
+def test_twins_that_are_paid_alike_make_groups_dead_whatever_the_task() -> None:
+    rows = rows_of(completion_key=PLACE // GROUP, reward=(PLACE // GROUP % 3 == 0).astype(float))
+    dead = card(diagnose_rows(rows), "dead_groups")
+    assert dead.cost is None
+    assert dead.evidence[-1] == "12 of the 12 hold one completion, again and again."
+    assert dead.suggestion.startswith("Make the completions of a group differ first")
 
 
 def test_twins_that_are_paid_differently_are_not_why_a_group_fails() -> None:

@@ -30,8 +30,8 @@ def test_a_weightless_function_that_falls_while_the_reward_rises_is_suspected() 
         weights={"judge": 1.0, "real": 0.0}, group=PLACE // 2,
     )  # fmt: skip
     found = card(diagnose_rows(rows), "hacking")
-    # The reward rose by a half, and `real` fell by a half: more than all that was lost, by 12 of 48 rollouts.
-    assert found.cost == pytest.approx(12 / 48)
+    assert (found.cost, found.share) == (None, 0.75)  # no reward is lost: what is lost is 0.5 of `real`
+    assert found.evidence[2] == "The cost is in real: 0.5 less of it per rollout."
     assert found.evidence[0] == "Steps 5\u20136 vs 1\u20132: real 0.5 \u2192 0, reward 0.5 \u2192 1."
     assert found.evidence[1] == "Its weight is 0: it can make 0% of the difference in reward."
     assert (found.where, found.since_step) == ("rewards.real<=0", 4)

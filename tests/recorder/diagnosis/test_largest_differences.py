@@ -60,3 +60,26 @@ def test_only_groups_with_both_kinds_count_within_groups() -> None:
         "In low rollouts of 8 groups: tokens per turn 11.1, in better ones 50; turns 9, in better ones 2."
         in " ".join(said(rows))
     )
+
+
+def test_a_figure_that_is_never_near_zero_is_compared_with_its_spread() -> None:
+    low = (PLACE >= 320) & (PLACE % 2 == 0)  # half of each group
+    rows = made(
+        reward=np.where(low, 0.2, 0.8) - 0.1 * NOISE,
+        distinct_words=np.where(low, 0.98, 0.9) + 0.01 * (GROUP % 3),  # a tenth more, and two standard deviations
+        turns=np.where(low, 4.1, 4.0) + PLACE // 2 % 2,  # a fortieth more, and a fifth of one
+    )
+    found = " ".join(said(rows))
+    assert (
+        "In low rollouts of 80 groups: the share of different words 99%, in better ones 91% (distinct_words>0.95)."
+        in found
+    )
+    assert "the share of different words 91% \u2192 95%" in found
+    assert "turns" not in found
+
+
+def test_a_language_that_low_answers_drift_to_is_named() -> None:
+    low = (PLACE >= 320) & (PLACE % 2 == 0)
+    found = " ".join(said(made(reward=np.where(low, 0.2, 0.8) - 0.1 * NOISE, non_latin=np.where(low, 0.4, 0.0))))
+    assert "the share of letters that are not Latin 0% \u2192 20%" in found
+    assert "the share of letters that are not Latin 40%, in better ones 0% (non_latin>0.2)" in found

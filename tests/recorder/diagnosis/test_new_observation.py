@@ -73,3 +73,13 @@ def test_it_is_no_finding_if_something_else_explains_it(said: str, changes: Mapp
 def test_it_is_no_fault_of_the_set_up_if_such_calls_are_answered_otherwise_too() -> None:
     found = card(judged(more=ANSWERED), "new_observation")
     assert (found.is_setup, found.evidence[0][:50]) == (False, "In 32 of them that were read, 32 of 96 answers to ")
+
+
+def test_it_is_found_if_it_costs_the_outcome_alone() -> None:
+    judge, kept = np.where(LATE, 1.0, PLACE % 2), np.where(HIT, 0.25, 0.75)
+    parts, weights = {"judge": judge, "kept": 0 * kept}, {"judge": 1.0, "kept": 0.0}
+    report = judged(reward=judge, parts=parts, values={"judge": judge, "kept": kept}, weights=weights)
+    found = card(report, "new_observation")
+    assert [it.id for it in report.cards] == ["hacking", "new_observation"]
+    assert (found.cost, found.is_setup) == (None, False)
+    assert found.evidence[1] == "Their mean kept is 0.5 lower than that of others of their groups."

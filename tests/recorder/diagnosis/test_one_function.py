@@ -67,6 +67,8 @@ JUDGED = np.where(HIT, 0.0, GRADED)
     (np.where(HIT, 0.0, RIGHT), {}),  # two values: a failure looks like a wrong answer
     (np.where(HIT, 0.0, np.where(LATE, GRADED / 2, GRADED)), {}),  # the others have fallen, too
     (JUDGED, {"completion_tokens": np.where(HIT, 20.0, 100.0)}),  # those answers are shorter
+    (JUDGED, {"compression": np.where(HIT, 1.15, 1.35) + 0.05 * NOISE}),  # their text is less regular
+    (JUDGED, {"distinct_words": np.where(HIT, 0.98, 0.9) + 0.02 * NOISE}),
     (np.where(LATE & (PLACE // 4 % 4 == 0), 0.0, GRADED), {}),  # whole groups
     (np.where(NOISE < 0.2, 0.0, GRADED), {}),  # from the first step on
 ])  # fmt: skip

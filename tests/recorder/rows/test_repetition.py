@@ -5,6 +5,7 @@ from itertools import islice
 from pydoc_data import topics
 
 import numpy as np
+import pytest
 
 from logs_ui.recorder.rows.repetition import Shares, shares
 from logs_ui.recorder.rows.text_facts import text_facts, token_facts
@@ -33,7 +34,7 @@ def test_words_are_counted_as_python_splits_and_lowers_them() -> None:
 def test_there_is_nothing_to_count_without_texts() -> None:
     assert shares([], 30) == []
     assert text_facts([]) == []
-    assert text_facts([[]]) == [dict.fromkeys(("compression", "distinct_words", "trigram_repeats"))]
+    assert text_facts([[]]) == [dict.fromkeys(("compression", "distinct_words", "trigram_repeats", "non_latin"))]
 
 
 def test_a_rollout_has_the_worst_of_its_own_answers() -> None:
@@ -60,3 +61,16 @@ def test_tokens_of_many_rollouts_are_measured_as_those_of_each() -> None:
     assert len({fact["prompt_key"] for fact in found}) == 20
     (alone,) = token_facts([Tokens(prompts[0], prompts[0], np.array([-0.5, np.nan, -1.5, -9], np.float16), None)])
     assert alone["mean_logprob"] == (-0.5 - 1.5 - 9) / 3
+
+
+@pytest.mark.parametrize(("texts", "share"), [
+    (["It is 7."], 0.0),
+    (["Caf\u00e9, na\u00efve, \u0153uvre"], 0.0),
+    (["ab", "\u7b54\u6848 12_"], 0.5),  # two letters of four, over all answers
+    (["\u0434\u0430"], 1.0),
+    (["12 + 3 = 15"], None),
+    (["12 \u2264 15"], None),
+    ([], None),
+])  # fmt: skip
+def test_letters_of_other_scripts_than_latin_are_counted(texts: list[str], share: float | None) -> None:
+    assert text_facts([texts])[0]["non_latin"] == share
