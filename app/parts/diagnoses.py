@@ -17,8 +17,8 @@ from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed, Diagnosis, settings_of
 from logs_ui.recorder.diagnosis import Card, Report, Rows
 from logs_ui.recorder.diagnosis.measures import mean
-from logs_ui.recorder.diagnosis.report import Verdict
 from logs_ui.recorder.diagnosis.success import Success
+from logs_ui.recorder.diagnosis.verdict import Verdict
 from logs_ui.recorder.diagnosis.waterfall import judged
 from logs_ui.recorder.queries.run_totals import RECENT_STEPS
 from logs_ui.recorder.storage.tables import Run

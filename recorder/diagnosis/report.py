@@ -5,12 +5,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from logs_ui.recorder.diagnosis.against import Against
 from logs_ui.recorder.diagnosis.card import Card
 from logs_ui.recorder.diagnosis.figure_differences import Contrast
 from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.verdict import TOO_EARLY, Verdict
 from logs_ui.recorder.diagnosis.waterfall import Waterfall
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.errors import FilterError
@@ -50,33 +51,6 @@ class Failed:
     id: str
     name: str
     error: str
-
-
-class Verdict(NamedTuple):
-    """Judges a run in one line.
-
-    Attributes:
-        id: `too_early`; `failed` (with its error); `setup` or `fault` (a finding of either kind); `no_reward`;
-            `nothing_to_learn` (rewards are equal within groups); `nothing_solved`; `worse`, `level` or `unknown` (no
-            trend can be told), each without a known cause; `improving` or `reached`, which are healthy.
-        said: the verdict, with its figures.
-        card: the id of the card whose title ends `said`; None if it says something else.
-    """
-
-    id: str
-    said: str
-    card: str | None = None
-
-    @property
-    def is_healthy(self) -> bool:
-        return self.id in {"improving", "reached"}
-
-    @property
-    def is_ill(self) -> bool:
-        return self.id in {"failed", "setup", "fault", "worse"}
-
-
-TOO_EARLY = Verdict("too_early", "Too early to judge: there are not enough rollouts yet")
 
 
 @dataclass(frozen=True)

@@ -44,10 +44,10 @@ from logs_ui.recorder.diagnosis.largest_differences import (
 )
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.places import describe_switches, place_of
-from logs_ui.recorder.diagnosis.report import TOO_EARLY, Checked, Failed, Report, Verdict
+from logs_ui.recorder.diagnosis.report import Checked, Failed, Report
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.verdict import of_all, verdict
+from logs_ui.recorder.diagnosis.verdict import TOO_EARLY, Verdict, of_all, verdict
 from logs_ui.recorder.diagnosis.waterfall import waterfall
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where

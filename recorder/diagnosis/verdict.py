@@ -6,6 +6,7 @@ A reward near the run's own 99th percentile is none: that may be far below what 
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,6 @@ from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
 from logs_ui.recorder.diagnosis.outcome import REWARD, list_other_mixes, outcome_of
 from logs_ui.recorder.diagnosis.places import describe_switches
-from logs_ui.recorder.diagnosis.report import Verdict
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import LITTLE
@@ -34,6 +34,33 @@ _LEAST = 0.02  # of the range of values: a smaller change does not matter
 _MOST = 0.5  # of the rollouts are solved: most reach the outcome
 _NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
 _EQUAL = 0.95  # of the groups have equal rewards: there is nothing to learn from
+
+
+class Verdict(NamedTuple):
+    """Judges a run in one line.
+
+    Attributes:
+        id: `too_early`; `failed` (with its error); `setup` or `fault` (a finding of either kind); `no_reward`;
+            `nothing_to_learn` (rewards are equal within groups); `nothing_solved`; `worse`, `level` or `unknown` (no
+            trend can be told), each without a known cause; `improving` or `reached`, which are healthy.
+        said: the verdict, with its figures.
+        card: the id of the card whose title ends `said`; None if it says something else.
+    """
+
+    id: str
+    said: str
+    card: str | None = None
+
+    @property
+    def is_healthy(self) -> bool:
+        return self.id in {"improving", "reached"}
+
+    @property
+    def is_ill(self) -> bool:
+        return self.id in {"failed", "setup", "fault", "worse"}
+
+
+TOO_EARLY = Verdict("too_early", "Too early to judge: there are not enough rollouts yet")
 
 
 def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) -> Verdict:

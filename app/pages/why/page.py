@@ -27,9 +27,10 @@ from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.analysis.diagnosis_columns import labels_of, texts_of
 from logs_ui.recorder.diagnosis import Diagnostic, Report, Rows, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.card import Trend
-from logs_ui.recorder.diagnosis.report import Checked, Verdict
+from logs_ui.recorder.diagnosis.report import Checked
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
 from logs_ui.recorder.diagnosis.run_checks import FEW_ROLLOUTS, FEW_STEPS
+from logs_ui.recorder.diagnosis.verdict import Verdict
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Count, RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, check_word
