@@ -1,5 +1,5 @@
 """Recomputes what a trainer said of its rollouts: pure functions over recorded rows, in numpy.
 
-`recorded_run.py` gathers the rows, with facts that `token_facts.py` finds in their ids; each check holds
-one thing against another, and `run_audit.py` has all of them, the worst first.
+`recorded_run.py` gathers the rows, with the faults that `token_faults.py` finds in their ids. Each check compares two
+recorded things, and `run_audit.py` has all checks, the worst first.
 """

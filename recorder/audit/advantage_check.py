@@ -91,7 +91,8 @@ def _batches(recorded: Recorded, is_compared: Bools) -> Iterator[tuple[Ints, Bat
 
 def _name_faults(recorded: Recorded, way: Way, odd: Sequence[tuple[Ints, Batch]], wrong: Bools) -> list[Found]:
     tried = [batch for _, batch in odd[:: -(-len(odd) // _TRIED)]]
-    # What differs by less than an explanation may needs a better one: it may be rounded to half precision.
+    # Where all differences are as small as those that an explanation may leave, an explanation has to fit better: they
+    # may come from rounding to half precision.
     is_near = all(fits(batch, way, _EXPLAINED).all() for batch in tried)
     tolerance = _TOLERANCE if is_near else _EXPLAINED
     explanation = next(

@@ -11,9 +11,9 @@ from logs_ui.recorder.diagnosis.rollout_rows import Bools
 NOT_SHOWN = (
     "An audit cannot see whether a function got the columns and the completion of its own row, or whether a trainer of "
     "your own changed the value that it returned. Nor does it see the tensors that are made of ids and mask: how they "
-    "are padded, cut and masked. Nor what comes after the advantage: the loss and its clipping, importance ratios and "
-    "the reference model, gradients, the optimizer, and how ranks are averaged. With a fault there, all of these "
-    "checks may pass."
+    "are padded, cut and masked. Nor does it see what comes after the advantage: the loss and its clipping, importance "
+    "ratios and the reference model, gradients, the optimizer, and how ranks are averaged. With a fault there, all of "
+    "these checks may pass."
 )
 _FIRST = 5
 

@@ -95,8 +95,8 @@ _CLEANED = re.compile(r" ([.?!,]|n't|'m|'s|'ve|'re)| (') ")
 @dataclass(frozen=True)
 class Sources:
     """Holds what is stored with a run: its tokenizer, None without one; names of tools that each of its environments
-    has; the most tokens that a completion may have; and whether TRL rolls out itself, which leaves out no answer: a
-    rollout function may, such as a planner's.
+    has; the most tokens that a completion may have; and whether TRL itself makes the rollouts. TRL's masks leave out no
+    whole answer; those of a rollout function may, such as a planner's.
     """
 
     tokenizer: Tokenizer | None

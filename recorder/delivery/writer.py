@@ -7,7 +7,7 @@ From a call to a commit, what is recorded is in five containers, one after the o
     job         calls, outputs, columns, as they were     the training's threads: rows/jobs.py
     parcel      jobs as bytes (MessagePack)               the writer's thread: helper/client.py, wire/jobs.py
     row draft   columns, messages, tokens of one row      the helper process: rows/changes.py, rows/builder.py
-    batch       row changes: columns, packed payloads     the helper process: packing.py
+    batch       row changes: columns, packed payloads     the helper process: rows/draft_batches.py
     entry       a batch and its number                    the helper process: committer.py, spool/entry.py
 
 The helper process decodes a parcel's bytes into the same jobs again. Without a helper process there are no bytes, and

@@ -21,7 +21,7 @@ class Switch(NamedTuple):
 
 def list_switches(rows: Rows, labels: Mapping[str, Sequence[str | None]]) -> Iterator[Switch]:
     """Yield the changes of those `labels`, see `Run.labels`, that are settings. Rollouts without a value are left out.
-    None of a run with a single group at each step, all of whose columns have one value there.
+    Yield nothing for a run with a single group at each step: there, each column has one value at each step.
     """
     if len(rows.groups.size) < 2 * len(rows.steps):
         return

@@ -206,8 +206,8 @@ def beside(
     with Session(db) as session:
         place = session.scalar(select(func.max(_id)).where(*selected, _id.in_(ids))) or max(ids)
         older = _walk(session, run_id, filter, place, 1)
-        # The next newer group is the one with the lowest highest row among the groups that have a row above this
-        # place.
+        # Groups are ordered by their highest row. Of the groups that have a row above this place, the next newer one
+        # is the one whose highest row is the lowest.
         (section,) = sections(replace(filter, sort=Sort.OLDEST), (None, place))
         highest = {name: row_id for row_id, name in session.execute(_chunk(selected, section, _CHUNK))}
         newer = min(_highest(session, selected, highest).values(), default=None)

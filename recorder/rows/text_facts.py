@@ -41,7 +41,7 @@ TEXTS = ("first_action", "last_action", "unsaid_action", "observation_keys")
 CALL = {"name", "arguments"}
 """The keys of an action that is a call of a tool."""
 
-_ENTRY = {"turn", "observation", "metadata", "error"}  # keys of what `row_actions` makes of a call
+_ENTRY = {"turn", "observation", "metadata", "error"}  # keys of the entry that `actions.py` makes of a call
 # TRL's call for the reward of a tool environment; the model did not make it.
 _TRAINERS: dict[str, Any] = {"name": "get_reward", "arguments": {}}
 _LAST_CHARACTERS = 10_000  # of an answer are compressed, to detect text that goes round in circles; from slime

@@ -84,7 +84,8 @@ def record_of(rollout: Rollout, *, token_limit: int | None) -> dict[str, Any]:
     def ids(values: Any) -> Any:
         if values is None:
             return None
-        short = values.astype(str).astype(float) if values.dtype.kind == "f" else values  # of float16, what it says
+        # A float16 is written with its own few digits, not with those of the double that it becomes.
+        short = values.astype(str).astype(float) if values.dtype.kind == "f" else values
         listed: list[float] = short.tolist()
         return (
             listed if token_limit is None or len(listed) <= token_limit else f"{len(listed)} values: see the plain text"

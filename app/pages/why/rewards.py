@@ -38,7 +38,7 @@ _POINTS = 150  # of a sparkline
 _MOST_STACKS = 50
 _COLOURS = 8
 _MOST_TOGETHER = 12  # functions whose correlations are shown: of 60, they would be 3,800 links
-_BINS = (0.2, 0.5, 0.8)  # shades of an r; 0.8 is where length.py calls it strong
+_BINS = (0.2, 0.5, 0.8)  # shades of an r; 0.8 is where answer_length.py calls it strong
 OTHERS = {REWARD: "reward", ENVIRONMENT: "environment", LENGTH: "tokens/turn"}
 MEANING = {
     REWARD: "The weighted sum of all reward functions",

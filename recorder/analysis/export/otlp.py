@@ -183,7 +183,7 @@ def _answer(url: str, body: bytes, before: str) -> bytes:
     request = Request(url, body, {**headers, "Content-Type": "application/x-protobuf"})  # noqa: S310
     for wait in _WAITS:
         try:
-            with urlopen(request, timeout=60) as answer:  # noqa: S310 - http or https: `export_files` checks it
+            with urlopen(request, timeout=60) as answer:  # noqa: S310 - http or https: `export/files.py` checks it
                 if answer.url == url:
                     return bytes(answer.read())
             why = f"it leads to {answer.url}, which must be named itself"  # a POST that is redirected stores nothing

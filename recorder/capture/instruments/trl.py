@@ -64,7 +64,7 @@ class Batch:
 NO_PROMPT = [{"role": "user", "content": ""}]
 """TRL's prompt if the dataset has none: the environments' resets supply it."""
 
-_door: Any = None  # the `Door` of `trainer_batches.py`, once it is needed
+_door: Any = None  # the `_Door` of `trainer_batches.py`; None until it is needed
 _at_start: list[Callable[[Any], None]] = []
 _shared: Counter[str] = Counter()  # values that ranks shared, by the trainer's output folder
 _WAIT_SECONDS = 60
@@ -119,7 +119,7 @@ def _in_a_batch() -> list[Any]:
 
 
 def watch_batches(door: Any) -> None:
-    """Report all batches that no rollout function makes to the door, a `trainer_batches.Door`, from now on."""
+    """Report all batches that no rollout function makes to `door`, a `trainer_batches._Door`, from now on."""
     global _door  # noqa: PLW0603 - the process has one
     _door = door
 

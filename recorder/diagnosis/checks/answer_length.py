@@ -320,8 +320,9 @@ LENGTH = check(
     f"{_R - _LESS:g} in each fifth of the run and {_ALIKE:g} among rollouts of a group with similar rewards (the same "
     f"quarter of the range), answers grow by {_MUCH:.0%} or more, the reward rises, and each reward function that "
     f"rises follows length. (3) r is at least {_R:g} for a function of any share, which rises, answers grow by "
-    f"{_MUCH:.0%} or more, and neither solved nor a function rises that does not follow length. (4) Answers grow to "
-    f"{TIMES:g} times their length or more, also at the same tasks, the outcome does not rise, and longer answers of a "
+    f"{_MUCH:.0%} or more, and neither the share of solved rollouts rises nor a function that does not follow length. "
+    f"(4) Answers grow to {TIMES:g} times their length or more, also at the same tasks, the outcome does not rise, "
+    "and longer answers of a "
     "group are not better paid. A function that is never above 0, or above what short answers get, and falls with "
     "length, is a penalty: that it follows length is no finding.",
     lambda run: None if np.isfinite(run.rows.completion_tokens).sum() >= _FEW else "completion tokens",

@@ -127,8 +127,8 @@ def _errors_in(entries: Iterable[Any]) -> Iterator[str]:
 DIAGNOSTIC = check(
     "infrastructure",
     "Environment and infrastructure",
-    "Share of rollouts that ended with an error, a timeout or a full server, or in which every call raised or "
-    "made one that did, and that were not solved, above "
+    "Share of rollouts that ended with an error, a timeout or a full server, or in which every call raised, or "
+    "made a call that raised, and that were not solved, above "
     f"{_SHARE:.0%}; or at least {_OF_TASK:.0%} of a task's rollouts, from {_ATTEMPTS} on. Rollouts in which any call "
     "raised count, too, if they do worse than the others.",
     needs("a rollout", lambda run: len(run.rows), Lack.ERRORS),

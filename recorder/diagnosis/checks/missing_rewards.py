@@ -224,8 +224,8 @@ INVALID_REWARD = check(
     f"infinity; a function that scores none of {_MANY} or more rollouts; a function that leaves more than "
     f"{_OF_ONE:.0%} of the rollouts unscored, or gives NaN to any, although it scores others of the same group, unless "
     "another function scores exactly those; a function that scored at least "
-    f"{_NEARLY_ALL:.0%} of the run, an eval, a family of tasks or a value of a column, and since a step scores none of "
-    "it.",
+    f"{_NEARLY_ALL:.0%} of the run, an eval, a family of tasks or a value of a column, and scores none of it from some "
+    "step on.",
     needs("a reward", lambda run: run.rows.scored),
     _check_invalid,
     source="TRL PR 6427, OpenEnv PR 675",

@@ -170,8 +170,8 @@ def _find_frequent(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, 
 
 
 def _find_unchanging(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
-    """Yield (N,) True for rollouts that hear mostly one text, if it is another in most of them; not those that repeat
-    their actions, which explains it.
+    """Yield (N,) True for rollouts in which most observations are one and the same text, if no text is that of more
+    than half of them. Those that repeat their actions are left out, since that explains it.
     """
     texts = [keys or "" for keys in rows.facts["observation_keys"].tolist()]
     # The first key comes once more if it stands for most.
@@ -267,7 +267,7 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float, outcom
         if is_setup
         else "Read what these rollouts did before it: no reward shows its cost, so the policy may have learned it."
         if outcome
-        else "Read one: the environment no longer reacts, or the actions miss; equal actions of before tell which."
+        else "Read one, beside an equal action from before: the environment no longer reacts, or the actions miss."
         if is_unchanging
         else "Read it: other calls of the same kind are answered otherwise, so find what these have in common.",
         where=links.ids(rows.id[affected & is_last]),
@@ -365,9 +365,10 @@ DIAGNOSTIC = check(
     f"Share of rollouts with an observation, by its first words without numbers, above {_SHARE:.0%} in the last steps, "
     f"if it was {_RARER} times rarer before a step, beyond chance, and its rollouts lose more than others of their "
     f"groups (than the same tasks before, if whole groups have it), with a probability below {SURER:.1%} of that "
-    "by chance; else if they reach less of the outcome, or of the function that `hacking` names. Silent if it follows "
-    "kinds of actions that were not taken before, or repeated ones. Where there is none, the same of rollouts that "
-    "hear mostly one text, another in each, and do not repeat their actions.",
+    "by chance; or, where they lose no reward, reach less of the outcome, or of the function that `hacking` names. "
+    "Silent if it follows kinds of actions that were not taken before, or repeated ones. If no observation is found "
+    "so, rollouts are looked at in which most observations are one and the same text, a different one in different "
+    "rollouts, and which do not repeat their actions.",
     lambda run: None if any(run.all.facts["observation_keys"].tolist()) else "observations",
     _check,
     needs_calls=True,

@@ -229,9 +229,10 @@ CONSTANT_FUNCTION = check(
     "constant_function",
     "Constant function",
     f"A reward function that gives all rollouts of the last steps (at least {_ROLLOUTS}) one value: below its best, "
-    f"while it gave others in so many groups before that none since is below {_CHANCE:.1%} by chance; or never "
-    "more than 0, unless its name is that of a penalty. Or one that is the same within each group of different "
-    f"completions (at least {_GROUPS} groups), with {_GRADED} or more values between groups. Silent if the whole "
+    "while it gave other values before, in so many groups that the probability of none since then is below "
+    f"{_CHANCE:.1%}; or never more than 0, unless its name is that of a penalty. Or one that is the same within each "
+    f"group of different completions (at least {_GROUPS} groups), with {_GRADED} or more values between groups. "
+    "Silent if the whole "
     "reward is constant.",
     needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),
     _check_constant,
@@ -240,11 +241,13 @@ CONSTANT_FUNCTION = check(
 NEW_VALUE = check(
     "new_value",
     "New value of a function",
-    f"More than {_SHARE:.0%} of rollouts get exactly one value of a reward function of at least {_LEVELS} others: "
-    f"one that is {_STANDS_OUT} times as frequent as any other below the highest, else the lowest. At least five times "
-    f"as many as before a jump, or before a rise if it is not the lowest, while the others have not fallen by "
-    f"{_MOVED:.0%} of the way to the lowest, and rollouts with it do not differ from others of their groups in any "
-    "other figure. Not judged for functions of few values: their failures look like wrong answers.",
+    f"More than {_SHARE:.0%} of rollouts get exactly the same value of a reward function that has at least {_LEVELS} "
+    f"other values: the one that is {_STANDS_OUT} times as frequent as any other below the highest, else the lowest. "
+    "It is at least five times as frequent as before a jump (or, if it is not the lowest, before a rise), while the "
+    "other "
+    f"values have not fallen by {_MOVED:.0%} of the way to the lowest, and the rollouts that get it differ from others "
+    "of their groups in no other figure. Not judged for functions of few values: their failures look like wrong "
+    "answers.",
     needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),
     _check_new,
 )

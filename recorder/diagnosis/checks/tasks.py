@@ -367,7 +367,8 @@ FORGOTTEN = check(
     "Regressed tasks",
     f"Tasks that were solved, and then in {ATTEMPTS} or more attempts with at most {FALLEN:.0%} of the earlier success "
     f"rate, if the chance of that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged rates (corrected for the "
-    "number of tasks and splits, and for groups that end alike). The step splits a task's attempts best. A family "
+    "number of tasks and splits, and for groups that end alike). The step named is the one that splits a task's "
+    "attempts best. A family "
     "that regressed as a whole is named in place of its tasks; and so is one that is solved at most "
     f"{PARTLY_FALLEN:.0%} as often as before, if it holds all tasks that regressed, if the rest of its tasks is "
     "solved less, too, and other families fell less beyond chance.",
@@ -378,10 +379,11 @@ FORGOTTEN = check(
 NEVER_SOLVED = check(
     "never_solved",
     "Never solved",
-    f"Tasks that none of {ATTEMPTS} or more attempts solved, if chance leaves a task unsolved so long in less than "
-    f"{UNSOLVED_CHANCE:.0%} that is as hard as the hardest tenth of the tasks that were solved. If no task at all is "
-    "solved, only if the environment gives no rewards either. Silent if the reward depends on the prompt alone. Where "
-    "most answers to half of the tasks agree, and not with the reference, the references are to be verified first.",
+    f"Tasks that none of {ATTEMPTS} or more attempts solved, if the probability is below {UNSOLVED_CHANCE:.0%} that a "
+    "task as hard as the hardest tenth of the solved tasks stays unsolved for so many attempts. If no task at all is "
+    "solved, they are shown only if the environment gives no rewards either. Silent if the reward depends on the "
+    "prompt alone. Where most answers to half of the tasks agree, and not with the reference, the references are to "
+    "be verified first.",
     _TASKS,
     _check_never,
     source="verifiers",
@@ -394,10 +396,11 @@ TASK_MIX = check(
     f"if the mix caused at least {_SHIFT:.0%} of the lost reward, at least {_LEAST:.0%} of the range of rewards, and "
     f"{_ERRORS:g} times the standard error of drawing as many tasks at random. Only tasks of both the first and the "
     f"last steps are compared; or families or evals with {LEAST_UNITS} groups on both sides, if tasks do not come "
-    "again. If the tasks have less than "
-    f"{_SHIFT:.0%} of the rollouts of either: new tasks, with at least {_SHIFT:.0%} of the last rollouts, whose mean "
-    f"reward is lower by {_LEAST:.0%} of the range, with a probability below {_CHANCE:.0%} of that by chance, if "
-    "most tasks come again, and unless the reward rises in the tasks that successive parts of the run share.",
+    "again. If these common tasks have less than "
+    f"{_SHIFT:.0%} of the rollouts of the first or of the last steps, new tasks are looked at: shown if they have at "
+    f"least {_SHIFT:.0%} of the last rollouts, and a mean reward that is lower by {_LEAST:.0%} of the range, with a "
+    f"probability below {_CHANCE:.0%} of that by chance, if most tasks come again, and unless the reward rises in the "
+    "tasks that successive parts of the run share.",
     _TASKS,
     _check_mix,
     source="ours, with Kitagawa's decomposition",

@@ -2,7 +2,7 @@
 // figures of the token under the pointer, or where the keyboard stands.
 "use strict";
 {
-  const LEVELS = [0.1, 0.5, 1, 2, 4]; // as app/tokens.py has them
+  const LEVELS = [0.1, 0.5, 1, 2, 4]; // as token_view.py has them
   const can = "highlights" in CSS;
 
   // --- What the server wrote: see `Spelling` there.
