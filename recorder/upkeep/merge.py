@@ -19,12 +19,12 @@ from logs_ui.recorder.queries.payloads import with_payloads
 from logs_ui.recorder.storage.address import Address, absolute, database_address, masked_address
 from logs_ui.recorder.storage.changes import (
     Batch,
+    PayloadStartChange,
     RowChange,
     RunChange,
     ScalarsChange,
     Source,
     SourcesChange,
-    StartChange,
     StoredImage,
     TokenizerChange,
 )
@@ -195,7 +195,7 @@ class _Copy:
                 for values in news
             ]
             if changes:
-                row_writes.write_starts(connection, _starts(news))
+                row_writes.write_payload_starts(connection, _starts(news))
                 # The run keeps its own heartbeat: to copy rollouts is no sign of life of its processes.
                 heard = connection.scalar(select(col(Run.heartbeat)).where(col(Run.id) == self._new_id)) or 0
                 row_writes.write_rows(connection, changes, {self._run.uid: self._new_id}, heard)
@@ -322,10 +322,10 @@ def _change(
     )
 
 
-def _starts(rows: Sequence[Values]) -> list[StartChange]:
+def _starts(rows: Sequence[Values]) -> list[PayloadStartChange]:
     """Return the shared starts of payloads."""
     starts = {row[f"{name}_start"]: row[f"before_{name}"] for row in rows for name in ("content", "tokens")}
-    return [StartChange(start, data) for start, data in starts.items() if data is not None]
+    return [PayloadStartChange(start, data) for start, data in starts.items() if data is not None]
 
 
 def _tags(connection: Connection, ids: list[int]) -> dict[int, tuple[str, ...]]:

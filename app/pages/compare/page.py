@@ -359,13 +359,13 @@ def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) 
     candidate = max(
         definitions, key=lambda definition: [(mark.column, mark.at) for mark in definition.marks], default=Success()
     )
-    marks = [(mark.column, mark.eval, {mark.at, ABOVE_0}) for mark in candidate.marks]
+    agreed_marks = [(mark.column, mark.eval, {mark.at, ABOVE_0}) for mark in candidate.marks]
     for definition in definitions:
         agreements = [
-            (mark.column, mark.eval) == (column, name) and mark.at in thresholds
-            for mark, (column, name, thresholds) in zip(definition.marks, marks, strict=False)
+            (mark.column, mark.eval) == (column, eval_name) and mark.at in thresholds
+            for mark, (column, eval_name, thresholds) in zip(definition.marks, agreed_marks, strict=False)
         ]
-        if len(definition.marks) != len(marks) or not all(agreements):
+        if len(definition.marks) != len(agreed_marks) or not all(agreements):
             definitions_text = "; ".join(
                 f"{run.letter}: {definition.description}" for run, definition in zip(runs, definitions, strict=True)
             )

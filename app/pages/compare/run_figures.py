@@ -87,7 +87,10 @@ def compared_tasks(results: Sequence[Results]) -> list[set[str]]:
     """Return the tasks by which each run is compared: those that the first run and all runs that share a task with it
     have in common. A run that shares none with it has its own tasks.
     """
-    tasks_by_run = [{task for task, groups in run.items() if any(group.scored for group in groups)} for run in results]
+    tasks_by_run = [
+        {task for task, groups in run_results.items() if any(group.scored for group in groups)}
+        for run_results in results
+    ]
     common = (
         set.intersection(*(tasks for tasks in tasks_by_run if tasks & tasks_by_run[0]))
         if tasks_by_run[0]

@@ -218,18 +218,18 @@ def preview(request: Request, source: SourceOfPages, name: str, step_min: int, s
         run_id = id_of(run)
         all_series = rested(db, run_id, queries.step_series)
         chosen = _choose_series(all_series, request.query_params)
-        only = RolloutFilter(
+        rollout_filter = RolloutFilter(
             **_series_filter(all_series, chosen), step_min=step_min, step_max=step_max, sort=Sort.LOWEST_REWARD
         )
-        rows = queries.page(db, run_id, only, limit=_PREVIEWED).rows
+        rows = queries.page(db, run_id, rollout_filter, limit=_PREVIEWED).rows
         page = PreviewPage(
             summary=queries.run_summary(db, run_id),
             title=figures.window((step_min, step_max)).capitalize(),
-            count=queries.count(db, run_id, only),
-            mean=queries.mean_reward(db, run_id, only),
+            count=queries.count(db, run_id, rollout_filter),
+            mean=queries.mean_reward(db, run_id, rollout_filter),
             rows=rows,
             scale=charts.Scale.over([row.reward for row in rows if row.reward is not None]),
-            address=urls.rollouts(run.uid, only),
+            address=urls.rollouts(run.uid, rollout_filter),
         )
     return htmx.fragment(request, "overview/_preview.html", page)
 

@@ -185,6 +185,7 @@ def _stacks(run: str, rows: Rows, codes: Ints, kinds: list[Outcome]) -> list[Ste
 def _verdict(
     summary: RunSummary, window: StepWindow, lines: list[OutcomeLine], policy_signals: list[Signal]
 ) -> tuple[str, bool]:
+    """Return the verdict, and True if it is a warning."""
     if window.mode != Mode.TRAIN and summary.rollouts:
         return "This run trains no policy: it is an evaluation.", False
     total = sum(line.rollouts for line in lines)
@@ -193,8 +194,8 @@ def _verdict(
     trained_line = next((line for line in lines if line.outcome == Outcome.TRAINED), None)
     unknown_count = sum(line.rollouts for line in lines if line.outcome == Outcome.NOT_RECORDED)
     if trained_line is None and unknown_count:
-        rollouts = f"{unknown_count:,} of {total:,} rollouts of {window.steps_text}"
-        return f"Of {rollouts} it is not recorded whether they were trained on.", False
+        rollouts_text = f"{unknown_count:,} of {total:,} rollouts of {window.steps_text}"
+        return f"Of {rollouts_text} it is not recorded whether they were trained on.", False
     if trained_line is None:
         return f"None of the {total:,} rollouts of {window.steps_text} contributed to the gradient.", True
     subject = f"{trained_line.rollouts:,} of {total:,} rollouts of {window.steps_text} ({percent(trained_line.share)})"
