@@ -114,14 +114,14 @@ def _form(written: str | None) -> "PromptForm | None":
     raise LogsUIError(f"--prompts {written!r}: must be messages or text.")
 
 
-def _json(run: str, functions: list[str], comparison: "Comparison") -> str:
+def _json(run_uid: str, functions: list[str], comparison: "Comparison") -> str:
     largest = [{**asdict(change), "change": change.change} for change in comparison.largest]
     failures = [{"failed": reason, "rollouts": count, "first": first} for reason, count, first in comparison.failures]
-    fields = {"run": run, "reward": functions, **asdict(comparison), "largest": largest, "failures": failures}
+    fields = {"run": run_uid, "reward": functions, **asdict(comparison), "largest": largest, "failures": failures}
     return orjson.dumps(fields, option=orjson.OPT_INDENT_2).decode()
 
 
-def _show(run: str, comparison: "Comparison") -> None:
+def _show(run_uid: str, comparison: "Comparison") -> None:
     screen = terminal.wide()
     figures = Table(box=None, show_header=False, pad_edge=False)
     for name, value in _lines(comparison):
@@ -130,13 +130,13 @@ def _show(run: str, comparison: "Comparison") -> None:
     if len(comparison.tasks) > 1:
         screen.print(_by_task(comparison))
     if comparison.largest:
-        screen.print(_largest_table(run, comparison))
+        screen.print(_largest_table(run_uid, comparison))
     for title, firsts in (
         ("dead before, mixed after", comparison.woken),
         ("mixed before, dead after", comparison.dulled),
     ):
         for first in firsts[:_SHOWN]:
-            terminal.out.print(f"{title}: {terminal.SERVED}{escape(urls.group(run, first))}", soft_wrap=True)
+            terminal.out.print(f"{title}: {terminal.SERVED}{escape(urls.group(run_uid, first))}", soft_wrap=True)
         if len(firsts) > _SHOWN:
             terminal.out.print(f"  and {len(firsts) - _SHOWN:,} more")
     for reason, count, first in comparison.failures[:_SHOWN]:
@@ -191,10 +191,10 @@ def _by_task(comparison: "Comparison") -> Table:
     return table
 
 
-def _largest_table(run: str, comparison: "Comparison") -> Table:
+def _largest_table(run_uid: str, comparison: "Comparison") -> Table:
     table = terminal.table_of("largest changes", ("step", "old", "new", "change"))
     for row in comparison.largest:
-        address = Text(f"{terminal.SERVED}{urls.rollout(run, row.id)}", overflow="fold")
+        address = Text(f"{terminal.SERVED}{urls.rollout(run_uid, row.id)}", overflow="fold")
         table.add_row(
             address, f"{row.step:,}", terminal.figure(row.old), terminal.figure(row.new), f"{row.change:+.3f}"
         )

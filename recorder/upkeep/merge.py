@@ -306,7 +306,7 @@ def _how_far(row: Values) -> tuple[bool, ...]:
 
 
 def _change(
-    run: str, source_row: Values, target_row: Values | None, tags: tuple[str, ...], images: tuple[StoredImage, ...]
+    run_uid: str, source_row: Values, target_row: Values | None, tags: tuple[str, ...], images: tuple[StoredImage, ...]
 ) -> RowChange:
     written = _as_written(EvaluationRow, source_row)
     identity = {name: written.pop(name) for name in _OF_ROW}
@@ -318,7 +318,15 @@ def _change(
         for name in ("content", "tokens")
     }
     return RowChange(
-        run, source_row["uid"], identity, written, source_row["content"], source_row["tokens"], images, tags, **starts
+        run_uid,
+        source_row["uid"],
+        identity,
+        written,
+        source_row["content"],
+        source_row["tokens"],
+        images,
+        tags,
+        **starts,
     )
 
 

@@ -113,14 +113,23 @@ def figures_of(
     """
     tasks_by_run = compared_tasks(results)
     apart = runs_apart(tasks_by_run)
-    groups = [
-        [group for task in tasks for group in run.get(task, ())]
-        for run, tasks in zip(results, tasks_by_run, strict=True)
+    groups_by_run = [
+        [group for task in tasks for group in run_results.get(task, ())]
+        for run_results, tasks in zip(results, tasks_by_run, strict=True)
     ]
-    functions = {name for run in groups for group in run for name in group.sums if name.startswith("rewards.")}
+    functions = {
+        name
+        for run_groups in groups_by_run
+        for group in run_groups
+        for name in group.sums
+        if name.startswith("rewards.")
+    }
     names = ("reward", "solved", "truncated", "errors", "turns", "tokens", *sorted(functions))
     cells_by_name = {
-        name: [_cell(run, name, run_weights, part) for run, run_weights in zip(groups, weights, strict=True)]
+        name: [
+            _cell(run_groups, name, run_weights, part)
+            for run_groups, run_weights in zip(groups_by_run, weights, strict=True)
+        ]
         for name in names
     }
     outcome = "solved" if any(cells_by_name["solved"]) else "reward"
@@ -128,8 +137,8 @@ def figures_of(
     family_of = dict(zip(task_names, families(task_names) or (), strict=False))
     for family in dict.fromkeys(family_of.values()):
         family_groups = [
-            [group for task in tasks if family_of.get(task) == family for group in run.get(task, ())]
-            for run, tasks in zip(results, tasks_by_run, strict=True)
+            [group for task in tasks if family_of.get(task) == family for group in run_results.get(task, ())]
+            for run_results, tasks in zip(results, tasks_by_run, strict=True)
         ]
         cells = [_cell(run_groups, outcome, {}, part) for run_groups in family_groups]
         if cells not in cells_by_name.values():  # a function may score this family alone

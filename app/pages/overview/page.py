@@ -145,21 +145,26 @@ class PreviewPage:
     address: str
 
 
-@router.get("/runs/{name}/overview")
+@router.get("/runs/{run_reference}/overview")
 def overview(
-    request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, q: str = "", seen: str = ""
+    request: Request,
+    source: SourceOfPages,
+    notebook: NotebookOfPages,
+    run_reference: str,
+    q: str = "",
+    seen: str = "",
 ) -> Response:
     """Show the page; `q` filters metrics, arguments and versions."""
     for parameter in request.query_params.keys() - {"seen"}:
         check_word(parameter, "parameter", parameter, _PARAMETERS)
     wanted = htmx.target(request)
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         run_id = id_of(run)
         all_series = rested(db, run_id, queries.step_series)
         chosen = _choose_series(all_series, request.query_params)
         parameters = _series_parameters(all_series, chosen)
         here = urls.overview(run.uid, **parameters, search=q.strip())
-        if wanted is None and name != run.uid:
+        if wanted is None and run_reference != run.uid:
             return RedirectResponse(here, 303)
         summary = queries.run_summary(db, run_id)
         now = f"{summary.run.changed}.{queries.last_logged_step(db, run_id)}.{summary.state}"
@@ -193,10 +198,10 @@ def overview(
     return htmx.render(request, "overview/overview.html", page, fragments=("overview",), address=None if seen else here)
 
 
-@router.get("/runs/{name}/overview/steps")
-def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Response:
+@router.get("/runs/{run_reference}/overview/steps")
+def steps(request: Request, source: SourceOfPages, run_reference: str, of: str) -> Response:
     """Show one chart as a table; `of` is the chart's id."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         summary = queries.run_summary(db, id_of(run))
         all_series = rested(db, id_of(run), queries.step_series)
         chosen = _choose_series(all_series, request.query_params)
@@ -211,10 +216,10 @@ def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Respon
     return htmx.render(request, "overview/steps.html", page)
 
 
-@router.get("/runs/{name}/overview/preview")
-def preview(request: Request, source: SourceOfPages, name: str, step_min: int, step_max: int) -> Response:
+@router.get("/runs/{run_reference}/overview/preview")
+def preview(request: Request, source: SourceOfPages, run_reference: str, step_min: int, step_max: int) -> Response:
     """Return the lowest rollouts of some steps."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         run_id = id_of(run)
         all_series = rested(db, run_id, queries.step_series)
         chosen = _choose_series(all_series, request.query_params)
@@ -329,7 +334,7 @@ def _choose_charts(candidates: Iterable[StepChart]) -> list[StepChart]:
     return [chart for chart in varied if chart.id != "status" or not has_ends]
 
 
-def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> list[ValueShare]:
+def _parts(run_uid: str, window: TileWindow, name: str, within: dict[str, Any]) -> list[ValueShare]:
     """Count a property over the last steps, most frequent first; none if all rollouts have one that is no fault."""
     counts: Counter[str] = Counter()
     for step in window.recent:
@@ -342,7 +347,7 @@ def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> l
             word_of(value),
             count,
             mean(count, rollouts) or 0.0,
-            urls.rollouts_where(run, **within, **({name: (value,)} if value in vocabulary else {})),
+            urls.rollouts_where(run_uid, **within, **({name: (value,)} if value in vocabulary else {})),
         )
         for value, count in counts.most_common()
         if count

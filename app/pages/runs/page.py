@@ -121,10 +121,10 @@ def live(request: Request, source: SourceOfPages) -> Response:
     return htmx.fragment(request, "runs/_runs_live.html", page)
 
 
-@router.get("/runs/{name}/verdict")
-def run_verdict(request: Request, source: SourceOfPages, name: str) -> Response:
+@router.get("/runs/{run_reference}/verdict")
+def run_verdict(request: Request, source: SourceOfPages, run_reference: str) -> Response:
     """Return the verdict on a run, for its line in the list."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         return htmx.fragment(request, "runs/_run_verdict.html", VerdictLine(run, outline(db, run)))
 
 
