@@ -74,23 +74,23 @@ def rescore(
         raise LogsUIError(f"The suffix of {output} names no format: use .csv, .parquet or .jsonl.")
     sys.path.insert(0, "")  # as `python -m` would
     functions = [terminal.weighted("--reward", text) for text in reward]
-    weights_kept = dict(terminal.weighted("--keep", text) for text in keep or ())
-    with terminal.working() as show:
+    kept_weights = dict(terminal.weighted("--keep", text) for text in keep or ())
+    with terminal.working() as show_progress:
         frame = rescored(
             run,
             [name for name, _ in functions],
             db,
             where=where,
             weights=[1.0 if weight is None else weight for _, weight in functions],
-            keep=weights_kept,
+            keep=kept_weights,
             prompts=_form(prompts),
             batch=batch,
-            progress=partial(show, "rollouts"),
+            progress=partial(show_progress, "rollouts"),
         )
     if output is not None:
         rows: Any = frame.astype(object).where(frame.notna(), None).to_dict("records")
         write_table(ending, output, RESCORED_COLUMNS, rows)
-    uid = str(frame["run"].iloc[0]) if len(frame) else run
+    run_uid = str(frame["run"].iloc[0]) if len(frame) else run
     comparison = compare(frame)
     if comparison.new is None and len(frame) and set(frame["failed"]) == {PRUNED}:
         raise LogsUIError(f"All {len(frame):,} rollouts were pruned, so there are no messages to score.")
@@ -99,9 +99,9 @@ def rescore(
             _NOTHING if len(frame) else f"No rollout of {run} matches {where!r}: there is nothing to score."
         )
     if as_json:
-        terminal.say_plainly(_json(uid, [name for name, _ in functions], comparison))
+        terminal.say_plainly(_json(run_uid, [name for name, _ in functions], comparison))
         return
-    _show(uid, comparison)
+    _show(run_uid, comparison)
     if output is not None:
         terminal.say_without_terminal(f"{len(frame):,} rollouts in {output}")
 

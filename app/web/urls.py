@@ -188,7 +188,7 @@ def live(run_uid: str, chosen: RolloutFilter, since_id: int, seen: str) -> str:
 
 
 def rollout(
-    run_uid: str, row: int, chosen: RolloutFilter | None = None, **parameters: str | int | Sequence[str]
+    run_uid: str, row_id: int, chosen: RolloutFilter | None = None, **parameters: str | int | Sequence[str]
 ) -> str:
     """Return the address of one rollout, within a filter. `parameters` are the page's, such as `view`; what is
     empty, and the view "timeline", is left out.
@@ -200,7 +200,7 @@ def rollout(
     ]
     shown_pairs = [pair for pair in pairs if pair != ("view", "timeline")]
     return with_query(
-        f"/runs/{_segment(run_uid)}/rollouts/{row}", [*(filter_parameters(chosen) if chosen else ()), *shown_pairs]
+        f"/runs/{_segment(run_uid)}/rollouts/{row_id}", [*(filter_parameters(chosen) if chosen else ()), *shown_pairs]
     )
 
 

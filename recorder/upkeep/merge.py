@@ -158,17 +158,17 @@ class _Copy:
 
     def _rows(self) -> Iterator[list[Values]]:
         """Read rollouts by id, with payloads, in short transactions."""
-        row, payload, last = EvaluationRow, RolloutPayload, 0
+        row, payload, last_id = EvaluationRow, RolloutPayload, 0
         query = with_payloads(_raw(row).add_columns(col(payload.content_start), col(payload.tokens_start)))
         query = query.where(col(row.run_id) == self._run_id).order_by(col(row.id))
         while True:
             with self._source.connect() as connection:
-                following = query.where(col(row.id) > last).limit(min(self._steady.rows, _MOST))
+                following = query.where(col(row.id) > last_id).limit(min(self._steady.rows, _MOST))
                 rows = _read_rows(connection, following)
             if not rows:
                 return
             yield rows
-            last = rows[-1]["id"]
+            last_id = rows[-1]["id"]
 
     def _write(self, rows: list[Values], *, was_there: bool) -> int:
         row = EvaluationRow

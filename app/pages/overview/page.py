@@ -319,8 +319,8 @@ def _by_eval(
         if chosen.eval_name is None and series.mode == chosen.mode and series.eval_name is not None
     ]
     step_numbers = tuple(step.step for step in step_figures)
-    largest = sorted(evals, key=lambda series: -series.rollouts)
-    return {series.eval_name or "": rested(db, run_id, _same_steps, series, step_numbers) for series in largest}
+    evals_by_size = sorted(evals, key=lambda series: -series.rollouts)
+    return {series.eval_name or "": rested(db, run_id, _same_steps, series, step_numbers) for series in evals_by_size}
 
 
 def _same_steps(db: Connection, run_id: int, of: Series, only: tuple[int, ...]) -> list[queries.Step]:
