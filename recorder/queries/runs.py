@@ -146,8 +146,10 @@ def _sum_up(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
     for run in runs:
         of_run = new.get(run.id or 0, Totals())
         is_long = of_run.steps > _MANY_STEPS
-        until = now + _REST * (now - began) if is_long else now
-        cache[run.id or 0] = _CachedTotals(run.uid, run.changed, run.state, until, until + _LATE * is_long, of_run)
+        rest_end = now + _REST * (now - began) if is_long else now
+        cache[run.id or 0] = _CachedTotals(
+            run.uid, run.changed, run.state, rest_end, rest_end + _LATE * is_long, of_run
+        )
     while len(cache) > _REMEMBERED:
         cache.popitem(last=False)
     return new

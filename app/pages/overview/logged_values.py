@@ -51,15 +51,10 @@ def _groups(curves: Iterable[ScalarCurve]) -> list[tuple[str, list[charts.Curve]
     curves_by_group: dict[str, list[ScalarCurve]] = defaultdict(list)
     for curve in curves:
         curves_by_group[_group_of(curve.name)].append(curve)
-    for group_name in [
-        group_name
-        for group_name, group_curves in curves_by_group.items()
-        if len(group_curves) == 1 and group_name not in _GROUPS
-    ]:
-        curves_by_group[_OTHERS] = [
-            *curves_by_group.get(_OTHERS, []),
-            *curves_by_group.pop(group_name),
-        ]  # a row of its own would be nearly empty
+    lone_names = [name for name, group_curves in curves_by_group.items() if len(group_curves) == 1]
+    for group_name in lone_names:
+        if group_name not in _GROUPS:  # a row of its own would be nearly empty
+            curves_by_group[_OTHERS] = [*curves_by_group.get(_OTHERS, []), *curves_by_group.pop(group_name)]
     return [
         (
             group_name,

@@ -273,20 +273,20 @@ def _steps(
     db: Connection, summary: RunSummary, all_series: Sequence[Series], chosen: Series, judged: Diagnosed | None
 ) -> Steps:
     run, run_id = summary.run, id_of(summary.run)
-    only = _series_filter(all_series, chosen)
+    series_parts = _series_filter(all_series, chosen)
     has_steps = chosen.mode == Mode.TRAIN or chosen.last > 0
     step_figures = rested(db, run_id, queries.steps, chosen)
     is_thinned = len(step_figures) < chosen.steps
     window = TileWindow.of(queries.last_steps(db, run_id, chosen, 2 * RECENT) if is_thinned else step_figures)
     first, last = (window.recent[0].step, window.recent[-1].step) if window.recent else (0, 0)
-    within = {**only, **({"step_min": first, "step_max": last} if has_steps else {})}
-    any_step = {**only, "step_min": urls.FIRST, "step_max": urls.LAST}
-    is_one = len(step_figures) < 2
-    histogram = queries.reward_histogram(db, run_id, RolloutFilter(**only)) if is_one else None
+    window_parts = {**series_parts, **({"step_min": first, "step_max": last} if has_steps else {})}
+    any_step_parts = {**series_parts, "step_min": urls.FIRST, "step_max": urls.LAST}
+    is_one_step = len(step_figures) < 2
+    histogram = queries.reward_histogram(db, run_id, RolloutFilter(**series_parts)) if is_one_step else None
     lacking = {chart for chart, figure in (("stop", "truncated"), ("status", "errors")) if run.lacks_figure(figure)}
     parts = _by_eval(db, run_id, all_series, chosen, step_figures)
     tiles = make_tiles(window, step_figures, chosen.eval_name, judged)
-    stop_reasons = [] if "stop" in lacking else _parts(run.uid, window, "stop_reasons", within)
+    stop_reasons = [] if "stop" in lacking else _parts(run.uid, window, "stop_reasons", window_parts)
     return Steps(
         series=chosen,
         first=first,
@@ -297,14 +297,14 @@ def _steps(
         points=[step.step for step in step_figures],
         thinned=chosen.steps if is_thinned else None,
         charts=[]
-        if is_one
+        if is_one_step
         else _choose_charts(chart for chart in make_charts(step_figures, parts) if chart.id not in lacking),
-        statuses=[] if stop_reasons or "status" in lacking else _parts(run.uid, window, "statuses", within),
+        statuses=[] if stop_reasons or "status" in lacking else _parts(run.uid, window, "statuses", window_parts),
         stop_reasons=stop_reasons,
-        tasks=_tasks(db, summary, chosen, (first, last), within),
-        functions=function_means(step_figures) if is_one else [],
+        tasks=_tasks(db, summary, chosen, (first, last), window_parts),
+        functions=function_means(step_figures) if is_one_step else [],
         histogram=charts.reward_chart(histogram, Range()),
-        address=urls.rollouts_where(run.uid, **any_step),
+        address=urls.rollouts_where(run.uid, **any_step_parts),
         preview=urls.preview(run.uid, chosen.mode, chosen.eval_name or ""),
     )
 
@@ -323,8 +323,8 @@ def _by_eval(
     return {series.eval_name or "": rested(db, run_id, _same_steps, series, step_numbers) for series in evals_by_size}
 
 
-def _same_steps(db: Connection, run_id: int, of: Series, only: tuple[int, ...]) -> list[queries.Step]:
-    return queries.steps(db, run_id, of, only=only)
+def _same_steps(db: Connection, run_id: int, series: Series, step_numbers: tuple[int, ...]) -> list[queries.Step]:
+    return queries.steps(db, run_id, series, only=step_numbers)
 
 
 def _choose_charts(candidates: Iterable[StepChart]) -> list[StepChart]:
@@ -334,7 +334,7 @@ def _choose_charts(candidates: Iterable[StepChart]) -> list[StepChart]:
     return [chart for chart in varied if chart.id != "status" or not has_ends]
 
 
-def _parts(run_uid: str, window: TileWindow, name: str, within: dict[str, Any]) -> list[ValueShare]:
+def _parts(run_uid: str, window: TileWindow, name: str, window_parts: dict[str, Any]) -> list[ValueShare]:
     """Count a property over the last steps, most frequent first; none if all rollouts have one that is no fault."""
     counts: Counter[str] = Counter()
     for step in window.recent:
@@ -347,7 +347,7 @@ def _parts(run_uid: str, window: TileWindow, name: str, within: dict[str, Any]) 
             word_of(value),
             count,
             mean(count, rollouts) or 0.0,
-            urls.rollouts_where(run_uid, **within, **({name: (value,)} if value in vocabulary else {})),
+            urls.rollouts_where(run_uid, **window_parts, **({name: (value,)} if value in vocabulary else {})),
         )
         for value, count in counts.most_common()
         if count
@@ -356,9 +356,9 @@ def _parts(run_uid: str, window: TileWindow, name: str, within: dict[str, Any]) 
 
 
 def _tasks(
-    db: Connection, summary: RunSummary, chosen: Series, steps: tuple[int, int], within: dict[str, Any]
+    db: Connection, summary: RunSummary, chosen: Series, steps: tuple[int, int], window_parts: dict[str, Any]
 ) -> list[tuple[TaskRewards, Bar, str]]:
     lowest = queries.lowest_tasks(db, id_of(summary.run), chosen, *steps, limit=_LOWEST_TASKS)
     scale = charts.Scale.over([task.mean for task in lowest])
-    where = partial(urls.rollouts_where, summary.run.uid, **within, sort=Sort.LOWEST_REWARD)
+    where = partial(urls.rollouts_where, summary.run.uid, **window_parts, sort=Sort.LOWEST_REWARD)
     return [(task, scale.bar(task.mean), where(tasks=(task.task,))) for task in lowest]

@@ -89,17 +89,17 @@ def attribute_scoring(
         if _order_of_caller(call) is None:
             calls_by_function[_function(call, functions)].append(call)
     owners: dict[int | None, tuple[int, str, str]] = {}  # row, function and evidence, by the order of a call
-    for name, calls in calls_by_function.items():
-        for row, evidence, unit in _place_calls(calls, texts) if name else ():
-            owners |= {call.order: (row, name, evidence) for call in unit}
+    for function, calls in calls_by_function.items():
+        for row, evidence, unit in _place_calls(calls, texts) if function else ():
+            owners |= {call.order: (row, function, evidence) for call in unit}
     for call in ordered_calls:
         owner = owners.get(call.order) or owners.get(_order_of_caller(call))
         if owner is not None:
-            row, name, evidence = owners[call.order] = owner
+            row, function, evidence = owners[call.order] = owner
             if isinstance(call, EnvironmentCall):
                 rows[row].environment_calls.append(call)
             if isinstance(call, Generation) or call.within is None:  # also a judge that a traced function asks
-                rows[row].calls.append((name, evidence, call))
+                rows[row].calls.append((function, evidence, call))
     for row, scored_row in enumerate(rows):
         scored_row.notes = [note for note in seen.notes if row_of(note) == row]
     lost_calls = sum(_order_of_caller(call) is None and call.order not in owners for call in ordered_calls)

@@ -167,22 +167,26 @@ def _start_insert() -> Insert:
 
 def _payload_upsert() -> Insert:
     """Take `run`, `uid`, `content`, `tokens` and their starts; None leaves a payload and its start unchanged."""
-    row, payload = tables.EvaluationRow, tables.RolloutPayload
-    of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
+    row_table, payload_table = tables.EvaluationRow, tables.RolloutPayload
+    of_row = select(col(row_table.id)).where(
+        col(row_table.run_id) == bindparam("run"), col(row_table.uid) == bindparam("uid")
+    )
     names = ("content", "tokens")
     parameters: dict[str, Any] = {name: bindparam(name) for part in names for name in (f"{part}_start", part)}
-    statement = insert(payload).inline().values(row_id=of_row.scalar_subquery(), **parameters)
+    statement = insert(payload_table).inline().values(row_id=of_row.scalar_subquery(), **parameters)
     new = statement.excluded
-    updates: dict[str, Any] = {name: func.coalesce(new[name], getattr(payload, name)) for name in names}
+    updates: dict[str, Any] = {name: func.coalesce(new[name], getattr(payload_table, name)) for name in names}
     for name in names:
         start = f"{name}_start"
-        updates[start] = case((new[name].is_(None), getattr(payload, start)), else_=new[start])
+        updates[start] = case((new[name].is_(None), getattr(payload_table, start)), else_=new[start])
     return statement.on_conflict_do_update(index_elements=["row_id"], set_=updates)
 
 
 def _tag_insert() -> Insert:
     """Take the parameters `run`, `uid` and `tag`. A row has each tag once."""
-    row = tables.EvaluationRow
-    of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
+    row_table = tables.EvaluationRow
+    of_row = select(col(row_table.id)).where(
+        col(row_table.run_id) == bindparam("run"), col(row_table.uid) == bindparam("uid")
+    )
     values = {"run_id": bindparam("run"), "tag": bindparam("tag"), "row_id": of_row.scalar_subquery()}
     return insert(tables.RowTag).inline().values(**values).on_conflict_do_nothing()
