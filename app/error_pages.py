@@ -73,8 +73,8 @@ def from_elsewhere(request: Request) -> Response:
 
 
 def _no_rollout(request: Request, error: Exception) -> Response:
-    run = request.path_params.get("name", "")
-    return _answer(request, 404, str(error), back=(rollouts(run), "All rollouts of this run"))
+    run_reference = request.path_params.get("run_reference", "")
+    return _answer(request, 404, str(error), back=(rollouts(run_reference), "All rollouts of this run"))
 
 
 def _wrong_filter(request: Request, error: Exception) -> Response:
@@ -88,7 +88,7 @@ def _wrong_filter(request: Request, error: Exception) -> Response:
 
 
 def _wrong_settings(request: Request, error: Exception) -> Response:
-    back = why(request.path_params.get("name", ""))
+    back = why(request.path_params.get("run_reference", ""))
     return _answer(request, 422, str(error), back=(back, "Back to the settings, unchanged"))
 
 

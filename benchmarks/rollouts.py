@@ -48,10 +48,10 @@ from logs_ui.recorder.delivery.writer import Writer, flush
 from logs_ui.recorder.queries.payloads import with_payloads
 from logs_ui.recorder.storage.changes import (
     Change,
+    PayloadStartChange,
     RowChange,
     RunChange,
     ScalarsChange,
-    StartChange,
     TokenizerChange,
     kept_bytes,
 )
@@ -126,7 +126,7 @@ class Model:
 
     columns: dict[str, Any]
     payload: dict[str, Any]
-    starts: tuple[StartChange, ...]
+    starts: tuple[PayloadStartChange, ...]
 
 
 class Models:
@@ -221,7 +221,7 @@ def _read(db: Path) -> dict[int, dict[str, list[Model]]]:
             end = ENDS[values["generation"]]
             packed = {name: values[name] for name in ("content", "content_start", "tokens", "tokens_start")}
             begins = {values[f"{name}_start"]: values[f"before_{name}"] for name in ("content", "tokens")}
-            starts = tuple(StartChange(start, data) for start, data in begins.items() if start is not None)
+            starts = tuple(PayloadStartChange(start, data) for start, data in begins.items() if start is not None)
             found[int(columns["task"].rpartition(" ")[2])][end].append(Model(columns, packed, starts))
     engine.dispose()
     return {task: dict(by_end) for task, by_end in found.items()}

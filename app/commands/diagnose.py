@@ -204,20 +204,21 @@ def _import_name(path: str) -> Any:
 
 
 def _show(report: Report, database: Address) -> None:
-    run = report.run or ""
+    run_uid = report.run or ""
+    quoted_uid = shlex.quote(run_uid)
 
     def address(card: Card) -> str | None:
-        path = matching(run, report.where_of(card))
+        path = matching(run_uid, report.where_of(card))
         return path and f"{SERVED}{path}"
 
     for line in lines(report, address):
         _print(line)
     db = db_option(database)
     hints = {
-        "\nFull diagnosis, with charts": f"{SERVED}{why(run)}",
-        **({"With every rollout": f"logs-ui diagnose {shlex.quote(run)}{db} --all"} if report.sample else {}),
+        "\nFull diagnosis, with charts": f"{SERVED}{why(run_uid)}",
+        **({"With every rollout": f"logs-ui diagnose {quoted_uid}{db} --all"} if report.sample else {}),
         "The links work while this runs": f"logs-ui serve{db}",
-        "A finding's rollouts as a file": f"logs-ui export {shlex.quote(run)}{db} -o rollouts.parquet --where 'FILTER'",
+        "A finding's rollouts as a file": f"logs-ui export {quoted_uid}{db} -o rollouts.parquet --where 'FILTER'",
     }
     for title, how in hints.items():
         out.print(Text(f"{title}: ").append(how, "bold"), soft_wrap=True)

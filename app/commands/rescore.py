@@ -74,23 +74,23 @@ def rescore(
         raise LogsUIError(f"The suffix of {output} names no format: use .csv, .parquet or .jsonl.")
     sys.path.insert(0, "")  # as `python -m` would
     functions = [terminal.weighted("--reward", text) for text in reward]
-    weights_kept = dict(terminal.weighted("--keep", text) for text in keep or ())
-    with terminal.working() as show:
+    kept_weights = dict(terminal.weighted("--keep", text) for text in keep or ())
+    with terminal.working() as show_progress:
         frame = rescored(
             run,
             [name for name, _ in functions],
             db,
             where=where,
             weights=[1.0 if weight is None else weight for _, weight in functions],
-            keep=weights_kept,
+            keep=kept_weights,
             prompts=_form(prompts),
             batch=batch,
-            progress=partial(show, "rollouts"),
+            progress=partial(show_progress, "rollouts"),
         )
     if output is not None:
         rows: Any = frame.astype(object).where(frame.notna(), None).to_dict("records")
         write_table(ending, output, RESCORED_COLUMNS, rows)
-    uid = str(frame["run"].iloc[0]) if len(frame) else run
+    run_uid = str(frame["run"].iloc[0]) if len(frame) else run
     comparison = compare(frame)
     if comparison.new is None and len(frame) and set(frame["failed"]) == {PRUNED}:
         raise LogsUIError(f"All {len(frame):,} rollouts were pruned, so there are no messages to score.")
@@ -99,9 +99,9 @@ def rescore(
             _NOTHING if len(frame) else f"No rollout of {run} matches {where!r}: there is nothing to score."
         )
     if as_json:
-        terminal.say_plainly(_json(uid, [name for name, _ in functions], comparison))
+        terminal.say_plainly(_json(run_uid, [name for name, _ in functions], comparison))
         return
-    _show(uid, comparison)
+    _show(run_uid, comparison)
     if output is not None:
         terminal.say_without_terminal(f"{len(frame):,} rollouts in {output}")
 
@@ -114,14 +114,14 @@ def _form(written: str | None) -> "PromptForm | None":
     raise LogsUIError(f"--prompts {written!r}: must be messages or text.")
 
 
-def _json(run: str, functions: list[str], comparison: "Comparison") -> str:
+def _json(run_uid: str, functions: list[str], comparison: "Comparison") -> str:
     largest = [{**asdict(change), "change": change.change} for change in comparison.largest]
     failures = [{"failed": reason, "rollouts": count, "first": first} for reason, count, first in comparison.failures]
-    fields = {"run": run, "reward": functions, **asdict(comparison), "largest": largest, "failures": failures}
+    fields = {"run": run_uid, "reward": functions, **asdict(comparison), "largest": largest, "failures": failures}
     return orjson.dumps(fields, option=orjson.OPT_INDENT_2).decode()
 
 
-def _show(run: str, comparison: "Comparison") -> None:
+def _show(run_uid: str, comparison: "Comparison") -> None:
     screen = terminal.wide()
     figures = Table(box=None, show_header=False, pad_edge=False)
     for name, value in _lines(comparison):
@@ -130,13 +130,13 @@ def _show(run: str, comparison: "Comparison") -> None:
     if len(comparison.tasks) > 1:
         screen.print(_by_task(comparison))
     if comparison.largest:
-        screen.print(_largest_table(run, comparison))
+        screen.print(_largest_table(run_uid, comparison))
     for title, firsts in (
         ("dead before, mixed after", comparison.woken),
         ("mixed before, dead after", comparison.dulled),
     ):
         for first in firsts[:_SHOWN]:
-            terminal.out.print(f"{title}: {terminal.SERVED}{escape(urls.group(run, first))}", soft_wrap=True)
+            terminal.out.print(f"{title}: {terminal.SERVED}{escape(urls.group(run_uid, first))}", soft_wrap=True)
         if len(firsts) > _SHOWN:
             terminal.out.print(f"  and {len(firsts) - _SHOWN:,} more")
     for reason, count, first in comparison.failures[:_SHOWN]:
@@ -191,10 +191,10 @@ def _by_task(comparison: "Comparison") -> Table:
     return table
 
 
-def _largest_table(run: str, comparison: "Comparison") -> Table:
+def _largest_table(run_uid: str, comparison: "Comparison") -> Table:
     table = terminal.table_of("largest changes", ("step", "old", "new", "change"))
     for row in comparison.largest:
-        address = Text(f"{terminal.SERVED}{urls.rollout(run, row.id)}", overflow="fold")
+        address = Text(f"{terminal.SERVED}{urls.rollout(run_uid, row.id)}", overflow="fold")
         table.add_row(
             address, f"{row.step:,}", terminal.figure(row.old), terminal.figure(row.new), f"{row.change:+.3f}"
         )

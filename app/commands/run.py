@@ -67,11 +67,11 @@ def run(
         "LOGS_UI_PROJECT": project,
     }
     os.environ.update({name: value for name, value in variables.items() if value is not None})
-    file, events = tempfile.mkstemp(prefix="logs-ui-run-")
+    file, events_path = tempfile.mkstemp(prefix="logs-ui-run-")
     os.close(file)
     try:
-        _stay_beside(events, address if serve else None, port)
-        os.environ |= {hook.VARIABLE: f"{os.getpid()}:{events}", hook.EVAL_NAME: eval_name or ""}
+        _stay_beside(events_path, address if serve else None, port)
+        os.environ |= {hook.VARIABLE: f"{os.getpid()}:{events_path}", hook.EVAL_NAME: eval_name or ""}
         path = [str(_HOOK.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
         os.environ["PYTHONPATH"] = os.pathsep.join(path)
         for ignored in {"SIGPIPE", "SIGXFSZ"} & set(dir(signal)):  # by Python: a program would go on to ignore them
@@ -80,43 +80,43 @@ def run(
     except OSError as error:
         raise LogsUIError(f"{command[0]} cannot be started: {error.strerror}") from error
     finally:
-        Path(events).unlink(missing_ok=True)
+        Path(events_path).unlink(missing_ok=True)
 
 
-def _stay_beside(events: str, served: "Address | None", port: int) -> None:
+def _stay_beside(events_path: str, dashboard_db: "Address | None", port: int) -> None:
     """Start a process that watches the program, is no child of it, and gets no signal from its terminal. It reports
     for a program that is no Python, or was killed; and serves the dashboard of that database. Raise LogsUIError.
     """
     root = os.getpid()
-    reading, writing = os.pipe()
+    read_end, write_end = os.pipe()
     # The process forks twice, and the child ends at once: so the grandchild, which watches, is no child of the
     # program. The pipe brings the dashboard's address or an error; without a dashboard it just closes.
     if starter := os.fork():
-        os.close(writing)
+        os.close(write_end)
         os.waitpid(starter, 0)
-        with os.fdopen(reading) as pipe:
-            answer = pipe.read()
-        if served and not answer.startswith("http://"):
-            raise LogsUIError(answer or "The dashboard did not start.")
-        if served:
-            err.print(f"logs-ui: dashboard at {answer}", soft_wrap=True, markup=False)
+        with os.fdopen(read_end) as pipe:
+            message = pipe.read()
+        if dashboard_db and not message.startswith("http://"):
+            raise LogsUIError(message or "The dashboard did not start.")
+        if dashboard_db:
+            err.print(f"logs-ui: dashboard at {message}", soft_wrap=True, markup=False)
         return
     try:
         os.setsid()
         if os.fork():
             return
-        with Path(os.devnull).open("r+") as nothing:
-            os.dup2(nothing.fileno(), 0)
-            os.dup2(nothing.fileno(), 1)
-        if served is None:  # a small Python, which imports nothing
-            os.execv(sys.executable, [sys.executable, "-I", "-S", str(_HOOK), str(root), events])  # noqa: S606
+        with Path(os.devnull).open("r+") as null_device:
+            os.dup2(null_device.fileno(), 0)
+            os.dup2(null_device.fileno(), 1)
+        if dashboard_db is None:  # a small Python, which imports nothing
+            os.execv(sys.executable, [sys.executable, "-I", "-S", str(_HOOK), str(root), events_path])  # noqa: S606
         from logs_ui.app.commands.serve import BackgroundServer
 
-        with BackgroundServer(served, port=port) as server:
-            os.write(writing, server.url.encode())
-            os.close(writing)
-            hook.watch(root, events)
+        with BackgroundServer(dashboard_db, port=port) as server:
+            os.write(write_end, server.url.encode())
+            os.close(write_end)
+            hook.watch(root, events_path)
     except LogsUIError as error:
-        os.write(writing, str(error).encode())
+        os.write(write_end, str(error).encode())
     finally:
         os._exit(0)

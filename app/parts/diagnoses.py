@@ -166,14 +166,14 @@ class ShortDiagnosis(NamedTuple):
         return (self.first is not None) + len(self.cards) + self.more
 
 
-def in_short(run: str, diagnosis: Diagnosed) -> ShortDiagnosis:
+def in_short(run_uid: str, diagnosis: Diagnosed) -> ShortDiagnosis:
     """Return the short diagnosis of the run with that uid."""
     report = diagnosis.report
     coverage = looked_at(diagnosis.rows, report)
     first = card_of_verdict(report)
     cards = [card for card in top_cards(report.cards) if card is not first]
     return ShortDiagnosis(
-        fall=make_fall(report.fall, report.scale.source, run, report.scope, coverage.rollouts),
+        fall=make_fall(report.fall, report.scale.source, run_uid, report.scope, coverage.rollouts),
         coverage=coverage,
         first=first,
         cards=cards[:_TOP],

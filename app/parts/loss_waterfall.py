@@ -81,7 +81,7 @@ class Fall(NamedTuple):
         return [stair for stair in self.stairs if stair.share is not None]
 
 
-def make_fall(fall: Waterfall, source: str, run: str, where: str, rollouts: int) -> Fall:
+def make_fall(fall: Waterfall, source: str, run_uid: str, where: str, rollouts: int) -> Fall:
     """Build the chart of a waterfall of the rollouts that the filter `where` selects; `rollouts` of them have a loss.
     `source` says in words where the best reward comes from.
     """
@@ -96,7 +96,7 @@ def make_fall(fall: Waterfall, source: str, run: str, where: str, rollouts: int)
         above=fall.above,
         stairs=[
             stair._replace(reward=None) if fall.is_flat else stair
-            for stair in _stairs(fall, source, run, where, rollouts, ends, scale)
+            for stair in _stairs(fall, source, run_uid, where, rollouts, ends, scale)
             if stair.share is not None or not fall.is_flat
         ],
         zero=scale.at(0),
@@ -106,7 +106,7 @@ def make_fall(fall: Waterfall, source: str, run: str, where: str, rollouts: int)
 
 
 def _stairs(
-    fall: Waterfall, source: str, run: str, where: str, rollouts: int, ends: list[float], scale: Scale
+    fall: Waterfall, source: str, run_uid: str, where: str, rollouts: int, ends: list[float], scale: Scale
 ) -> Iterator[Stair]:
     zero = scale.at(0)
     yield Stair(
@@ -117,7 +117,7 @@ def _stairs(
         yield Stair(
             "above", "Above the best", "Rewards above the best reward.", "arrow-up", fall.above, None, None,
             *_bar(scale.at(ends[0]), scale.at(ends[1])), scale.at(ends[0]), scale.at(ends[1]),
-            urls.matching(run, f"{where} {fall.higher}") if fall.higher else None,
+            urls.matching(run_uid, f"{where} {fall.higher}") if fall.higher else None,
         )  # fmt: skip
     losses = fall.lost + fall.above
     for share, before, after in zip(fall.shares, ends[1:-1], ends[2:], strict=True):
@@ -125,12 +125,12 @@ def _stairs(
         yield Stair(
             cause.id, f"{cause.name[:1].upper()}{cause.name[1:]}", cause.meaning, ICONS.get(cause.id, "x"),
             -share.cost, share.cost / losses, share.rollouts, *_bar(start, end), start, end,
-            urls.matching(run, f"{where} {share.where}"),
+            urls.matching(run_uid, f"{where} {share.where}"),
         )  # fmt: skip
     yield Stair(
         "mean", "Mean reward", "Mean over all rollouts; a rollout without a reward counts as 0 here.",
         "activity", fall.mean, None, rollouts, *_bar(zero, scale.at(fall.mean)), scale.at(ends[-1]),
-        scale.at(fall.mean), urls.matching(run, f"{where} -cause:none"),
+        scale.at(fall.mean), urls.matching(run_uid, f"{where} -cause:none"),
     )  # fmt: skip
 
 

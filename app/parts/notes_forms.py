@@ -124,12 +124,17 @@ FormOfPages = Annotated[Mapping[str, str], Depends(_form)]
 """The fields of a form, by name."""
 
 
-@router.post("/runs/{name}/rollouts/{row_id}/notes")
+@router.post("/runs/{run_reference}/rollouts/{row_id}/notes")
 def annotate_rollout(
-    request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str, row_id: int
+    request: Request,
+    source: SourceOfPages,
+    notebook: WritableNotebook,
+    form: FormOfPages,
+    run_reference: str,
+    row_id: int,
 ) -> Response:
     """Write `star` (`1`, `0`), `tag` (to add), `untag` and `note` of a rollout; what the form does not name stays."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         rollout = queries.rollout(db, id_of(run), storable(row_id))
     _write(notebook, Subject(run.uid, rollout.row.uid), form)
     target = htmx.target(request)
@@ -139,13 +144,13 @@ def annotate_rollout(
         return _piece(request, of_rollout(db, notebook, run, rollout), target, form)
 
 
-@router.post("/runs/{name}/notes")
+@router.post("/runs/{run_reference}/notes")
 def annotate_run(
-    request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str
+    request: Request, source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, run_reference: str
 ) -> Response:
     """Write star, tags and note of a run, as `annotate_rollout`."""
     with source.reading() as db:
-        run = queries.find_run(db, name)
+        run = queries.find_run(db, run_reference)
     _write(notebook, Subject(run.uid), form)
     wanted = htmx.target(request)
     if wanted is None:

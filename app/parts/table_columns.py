@@ -193,11 +193,11 @@ def make_columns(
     )
 
 
-def _column(key: str, texts: Collection[str]) -> Column:
-    group, dot, name = key.partition(".")
-    if not dot:
+def _column(key: str, text_keys: Collection[str]) -> Column:
+    group, separator, name = key.partition(".")
+    if not separator:
         return _BY_KEY[key]
-    meaning, is_text = FIELDS[group].meaning.removesuffix(", by its name"), key in texts
+    meaning, is_text = FIELDS[group].meaning.removesuffix(", by its name"), key in text_keys
     field = f"{group}.{print_key(name)}{':text' * is_text}"
     orders = _orders(field, is_text=is_text)
     hint = f"{meaning[:1].upper()}{meaning[1:]}: {name}"

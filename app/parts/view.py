@@ -86,11 +86,11 @@ def named_views(db: Connection, run: Run) -> list[tuple[SavedView, str]]:
     return [(saved, address_of(run.uid, saved.query)) for saved in queries.saved_views(db, run.uid)]
 
 
-def address_of(run: str, query: str) -> str:
+def address_of(run_uid: str, query: str) -> str:
     """Return the address of a view that is stored as `query`."""
     pairs = parse_qsl(query)
     # A view without columns has the default ones, and not those that this browser remembers.
-    return urls.rollouts(run, view=[*pairs, *([] if "cols" in dict(pairs) else [("choose", "1")])])
+    return urls.rollouts(run_uid, view=[*pairs, *([] if "cols" in dict(pairs) else [("choose", "1")])])
 
 
 def _name(name: str, value: str, words: list[str]) -> str:

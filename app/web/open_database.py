@@ -55,10 +55,10 @@ class Source:
                 self._read_at = time.monotonic()
 
     @contextmanager
-    def reading_run(self, name: str) -> Iterator[tuple[Connection, Run]]:
+    def reading_run(self, run_reference: str) -> Iterator[tuple[Connection, Run]]:
         """Yield a connection as `reading` does, and the run of that name. Raise RunNotFoundError."""
         with self.reading() as db:
-            yield db, find_run(db, name)
+            yield db, find_run(db, run_reference)
 
     @property
     def quiet(self) -> float:

@@ -86,9 +86,9 @@ def source(digest: str) -> str:
     return at(f"/sources/{_segment(digest)}")
 
 
-def of_run(run: str, *parts: str | int) -> str:
+def of_run(run_uid: str, *parts: str | int) -> str:
     """Return the address, without parameters, of a part of a run: `of_run(uid, "rollouts", 3, "notes")`."""
-    return at("/".join(["/runs", *(_segment(str(part)) for part in (run, *parts))]))
+    return at("/".join(["/runs", *(_segment(str(part)) for part in (run_uid, *parts))]))
 
 
 def at(path: str) -> str:
@@ -96,10 +96,10 @@ def at(path: str) -> str:
     return _prefix.get() + path
 
 
-def with_default_columns(run: str, chosen: RolloutFilter) -> str:
+def with_default_columns(run_uid: str, chosen: RolloutFilter) -> str:
     """Return the address of the same rollouts with the default columns; forget those that were chosen."""
     view = [pair for pair in view_parameters() if pair[0] != "cols"]
-    return with_query(f"/runs/{_segment(run)}", [*filter_parameters(chosen), *view, ("choose", "1")])
+    return with_query(f"/runs/{_segment(run_uid)}", [*filter_parameters(chosen), *view, ("choose", "1")])
 
 
 @lru_cache(maxsize=256)
@@ -119,7 +119,7 @@ def view_parameters() -> Pairs:
 
 
 def rollouts(
-    run: str, chosen: RolloutFilter | None = None, *, after: Cursor | None = None, at: int = 0, find: str = "",
+    run_uid: str, chosen: RolloutFilter | None = None, *, after: Cursor | None = None, at: int = 0, find: str = "",
     view: Pairs | None = None,
 ) -> str:  # fmt: skip
     """Return the address of a run's rollouts, from a cursor on if given, or at the row with the id `at`; `find`
@@ -128,29 +128,29 @@ def rollouts(
     pairs = [*filter_parameters(chosen)] if chosen else []
     place = [("after", print_cursor(after))] if after else [("at", str(at))] if at else []
     place += [("find", find)] if find else []
-    return with_query(f"/runs/{_segment(run)}", [*pairs, *(view_parameters() if view is None else view), *place])
+    return with_query(f"/runs/{_segment(run_uid)}", [*pairs, *(view_parameters() if view is None else view), *place])
 
 
-def rollouts_said(run: str, pairs: Pairs) -> str:
+def rollouts_said(run_uid: str, pairs: Pairs) -> str:
     """Return the address of the rollouts of a filter given as parameters, valid or not."""
-    return with_query(f"/runs/{_segment(run)}", [*pairs, *view_parameters()])
+    return with_query(f"/runs/{_segment(run_uid)}", [*pairs, *view_parameters()])
 
 
-def rollouts_where(run: str, **parts: Any) -> str:
+def rollouts_where(run_uid: str, **parts: Any) -> str:
     """Return the address of a run's rollouts that have something in common; `terms` are for what has no own part."""
     terms: tuple[Term, ...] = parts.pop("terms", ())
-    return rollouts(run, _change_filter(_ALL, tuple(parts.items())).with_terms(*terms))
+    return rollouts(run_uid, _change_filter(_ALL, tuple(parts.items())).with_terms(*terms))
 
 
-def matching(run: str, where: str) -> str | None:
+def matching(run_uid: str, where: str) -> str | None:
     """Return the address of the rollouts of a run that match a line of the filter language, or of `finding:ID`; None
     if the line is too long for one, or the language cannot express it: a card's filter may name a value that is no
     name, or come from the user's own diagnostic.
     """
     if where.startswith(f"{FINDING}:"):
-        return rollouts_said(run, [(WHERE, where)])
+        return rollouts_said(run_uid, [(WHERE, where)])
     try:
-        return rollouts(run, _parsed(where)) if len(where) <= LONGEST else None
+        return rollouts(run_uid, _parsed(where)) if len(where) <= LONGEST else None
     except FilterError:
         return None
 
@@ -158,14 +158,14 @@ def matching(run: str, where: str) -> str | None:
 _parsed = lru_cache(maxsize=512)(parse_where)  # a page has hundreds of filters, and shows them again
 
 
-def tagged(run: str, tag: str) -> str:
+def tagged(run_uid: str, tag: str) -> str:
     """Return the address of the rollouts of a run with a tag."""
-    return rollouts(run, RolloutFilter(terms=[Term("tag", (tag,))]))
+    return rollouts(run_uid, RolloutFilter(terms=[Term("tag", (tag,))]))
 
 
-def narrowed(run: str, chosen: RolloutFilter, **parts: Any) -> str:
+def narrowed(run_uid: str, chosen: RolloutFilter, **parts: Any) -> str:
     """Return the address of the same filter with some parts changed."""
-    return rollouts(run, _change_filter(chosen, tuple(parts.items())))
+    return rollouts(run_uid, _change_filter(chosen, tuple(parts.items())))
 
 
 @lru_cache(maxsize=512)
@@ -175,19 +175,21 @@ def _change_filter(chosen: RolloutFilter, parts: tuple[tuple[str, Any], ...]) ->
     return replace(chosen, sort=changes.pop("sort", chosen.sort)).with_parts(**changes)
 
 
-def of_rewards(run: str, chosen: RolloutFilter, low: float | None, high: float | None) -> str:
+def of_rewards(run_uid: str, chosen: RolloutFilter, low: float | None, high: float | None) -> str:
     """Return the address of the same filter with rewards from `low` to below `high`."""
     ends = [] if low is None and high is None else [Term("reward", (Range(low, high, below=True),))]
-    return rollouts(run, chosen.without("reward").with_terms(*ends))
+    return rollouts(run_uid, chosen.without("reward").with_terms(*ends))
 
 
-def live(run: str, chosen: RolloutFilter, since_id: int, seen: str) -> str:
+def live(run_uid: str, chosen: RolloutFilter, since_id: int, seen: str) -> str:
     """Return the address of the table's live updates."""
     extra = [("newest", str(since_id)), ("seen", seen)]
-    return with_query(f"/runs/{_segment(run)}/live", [*filter_parameters(chosen), *view_parameters(), *extra])
+    return with_query(f"/runs/{_segment(run_uid)}/live", [*filter_parameters(chosen), *view_parameters(), *extra])
 
 
-def rollout(run: str, row: int, chosen: RolloutFilter | None = None, **parameters: str | int | Sequence[str]) -> str:
+def rollout(
+    run_uid: str, row_id: int, chosen: RolloutFilter | None = None, **parameters: str | int | Sequence[str]
+) -> str:
     """Return the address of one rollout, within a filter. `parameters` are the page's, such as `view`; what is
     empty, and the view "timeline", is left out.
     """
@@ -198,46 +200,46 @@ def rollout(run: str, row: int, chosen: RolloutFilter | None = None, **parameter
     ]
     shown_pairs = [pair for pair in pairs if pair != ("view", "timeline")]
     return with_query(
-        f"/runs/{_segment(run)}/rollouts/{row}", [*(filter_parameters(chosen) if chosen else ()), *shown_pairs]
+        f"/runs/{_segment(run_uid)}/rollouts/{row_id}", [*(filter_parameters(chosen) if chosen else ()), *shown_pairs]
     )
 
 
-def overview(run: str, *, mode: str = "", eval_name: str = "", search: str = "", seen: str = "") -> str:
+def overview(run_uid: str, *, mode: str = "", eval_name: str = "", search: str = "", seen: str = "") -> str:
     """Return the address of a run's overview, for one series of rollouts, or filtered by `search`."""
     parameters = (("mode", mode), ("eval", eval_name), ("q", search), ("seen", seen))
-    return with_query(f"/runs/{_segment(run)}/overview", [(name, value) for name, value in parameters if value])
+    return with_query(f"/runs/{_segment(run_uid)}/overview", [(name, value) for name, value in parameters if value])
 
 
-def why(run: str, *page: str, **parameters: Any) -> str:
+def why(run_uid: str, *page: str, **parameters: Any) -> str:
     """Return the address of a run's diagnosis, or of one of its pages; `parameters` select steps, task, ... None and
     "" are left out.
     """
     pairs = [(name, str(value)) for name, value in parameters.items() if value not in {None, ""}]
-    return with_query("/".join([f"/runs/{_segment(run)}/why", *page]), pairs)
+    return with_query("/".join([f"/runs/{_segment(run_uid)}/why", *page]), pairs)
 
 
-def step_table(run: str, chart: str, mode: str, eval_name: str) -> str:
+def step_table(run_uid: str, chart: str, mode: str, eval_name: str) -> str:
     """Return the address of an overview's chart as a table."""
     pairs = [("of", chart), ("mode", mode), ("eval", eval_name)]
-    return with_query(f"/runs/{_segment(run)}/overview/steps", pairs)
+    return with_query(f"/runs/{_segment(run_uid)}/overview/steps", pairs)
 
 
-def preview(run: str, mode: str, eval_name: str) -> str:
+def preview(run_uid: str, mode: str, eval_name: str) -> str:
     """Return the address of a preview of some steps' rollouts, with FIRST and LAST in place of the steps."""
     pairs = [("mode", mode), ("eval", eval_name), ("step_min", str(FIRST)), ("step_max", str(LAST))]
-    return with_query(f"/runs/{_segment(run)}/overview/preview", pairs)
+    return with_query(f"/runs/{_segment(run_uid)}/overview/preview", pairs)
 
 
 def groups(
-    run: str, chosen: RolloutFilter | None = None, *, sort: str = "", kind: str = "", after: Cursor | None = None
+    run_uid: str, chosen: RolloutFilter | None = None, *, sort: str = "", kind: str = "", after: Cursor | None = None
 ) -> str:
     """Return the address of the groups with a rollout that matches a filter; the filter's own order does not apply."""
-    return with_query(f"/runs/{_segment(run)}/groups", _of_groups(chosen, sort, kind, after))
+    return with_query(f"/runs/{_segment(run_uid)}/groups", _of_groups(chosen, sort, kind, after))
 
 
-def groups_where(run: str, chosen: RolloutFilter, *, sort: str = "", kind: str = "", **parts: Any) -> str:
+def groups_where(run_uid: str, chosen: RolloutFilter, *, sort: str = "", kind: str = "", **parts: Any) -> str:
     """Return the address of the groups of the same filter with some parts changed."""
-    return groups(run, _change_filter(chosen, tuple(parts.items())), sort=sort, kind=kind)
+    return groups(run_uid, _change_filter(chosen, tuple(parts.items())), sort=sort, kind=kind)
 
 
 @lru_cache(maxsize=512)  # each line of a table leads to several of these
@@ -246,10 +248,10 @@ def filter_pairs(chosen: RolloutFilter) -> tuple[tuple[str, str], ...]:
     return tuple(print_filter(replace(chosen, sort=Sort.NEWEST)))
 
 
-def groups_live(run: str, chosen: RolloutFilter, *, sort: str, kind: str, newest: int, seen: str) -> str:
+def groups_live(run_uid: str, chosen: RolloutFilter, *, sort: str, kind: str, newest: int, seen: str) -> str:
     """Return the address of the live updates of the groups."""
     pairs = [*_of_groups(chosen, sort, kind, None), ("newest", str(newest)), ("seen", seen)]
-    return with_query(f"/runs/{_segment(run)}/groups/live", pairs)
+    return with_query(f"/runs/{_segment(run_uid)}/groups/live", pairs)
 
 
 def ordering(sort: str, kind: str) -> None:
@@ -257,41 +259,41 @@ def ordering(sort: str, kind: str) -> None:
     _order.set((sort, kind))
 
 
-def groups_in_order(run: str, chosen: RolloutFilter) -> str:
+def groups_in_order(run_uid: str, chosen: RolloutFilter) -> str:
     """Return the address of the groups in this request's order."""
     sort, kind = _order.get()
-    return groups(run, chosen, sort=sort, kind=kind)
+    return groups(run_uid, chosen, sort=sort, kind=kind)
 
 
-def group(run: str, row: int, chosen: RolloutFilter | None = None, *, seen: str = "") -> str:
+def group(run_uid: str, row: int, chosen: RolloutFilter | None = None, *, seen: str = "") -> str:
     """Return the address of the group that contains a rollout, within a filter."""
     pairs = _of_groups(chosen, *_order.get(), None)
-    return with_query(f"/runs/{_segment(run)}/groups/{row}", [*pairs, *([("seen", seen)] if seen else [])])
+    return with_query(f"/runs/{_segment(run_uid)}/groups/{row}", [*pairs, *([("seen", seen)] if seen else [])])
 
 
-def compare_rollouts(run: str, a: int, b: int, chosen: RolloutFilter | None = None) -> str:
+def compare_rollouts(run_uid: str, a: int, b: int, chosen: RolloutFilter | None = None) -> str:
     """Return the address that compares two rollouts, `a` of this run, `b` of any; within a filter of this run."""
     pairs = filter_parameters(chosen) if chosen else ()
-    return with_query(f"/runs/{_segment(run)}/compare", [*pairs, ("a", str(a)), ("b", str(b))])
+    return with_query(f"/runs/{_segment(run_uid)}/compare", [*pairs, ("a", str(a)), ("b", str(b))])
 
 
-def export(run: str, chosen: RolloutFilter, format: str) -> str:  # noqa: A002
+def export(run_uid: str, chosen: RolloutFilter, format: str) -> str:  # noqa: A002
     """Return the address that starts an export; it knows the way back."""
     return with_query(
-        f"/runs/{_segment(run)}/exports", [*filter_parameters(chosen), *view_parameters(), ("format", format)]
+        f"/runs/{_segment(run_uid)}/exports", [*filter_parameters(chosen), *view_parameters(), ("format", format)]
     )
 
 
-def exported(run: str, job: str, parameters: Pairs, *, do: str = "") -> str:
+def exported(run_uid: str, job: str, parameters: Pairs, *, do: str = "") -> str:
     """Return the address of an export's progress, or with "/cancel" that cancels it and returns to its rollouts;
     `parameters` are those of the filter.
     """
-    return with_query(f"/runs/{_segment(run)}/exports/{_segment(job)}{do}", [*parameters, *view_parameters()])
+    return with_query(f"/runs/{_segment(run_uid)}/exports/{_segment(job)}{do}", [*parameters, *view_parameters()])
 
 
-def text(run: str, row: int, part: str) -> str:
+def text(run_uid: str, row: int, part: str) -> str:
     """Return the address of one text of a rollout as plain text."""
-    return of_run(run, "rollouts", row, "text", part)
+    return of_run(run_uid, "rollouts", row, "text", part)
 
 
 def image(image_hash: str) -> str:

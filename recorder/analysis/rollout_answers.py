@@ -27,11 +27,11 @@ def read_answers(
     db: Database, rows: Sequence[EvaluationRow], settings: Settings, *, seconds: float = 0.15
 ) -> dict[int, Answer]:
     """Return answers by id, of those of the rollouts that it reads within `seconds`, and that have a payload."""
-    by_id, until = {row.id or 0: row for row in rows}, time.monotonic() + seconds
+    by_id, deadline = {row.id or 0: row for row in rows}, time.monotonic() + seconds
     ids, answers = list(by_id), dict[int, Answer]()
     with Session(db) as session:
         for begin in range(0, len(ids), _AT_ONCE):
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 break
             for row_id, _, _, *packed in session.execute(CONTENTS, {"ids": ids[begin : begin + _AT_ONCE]}):
                 # zstd and JSON each raise errors of their own for damaged bytes.

@@ -31,19 +31,19 @@ def imported(name: str, example: str) -> Any:
         raise NoModuleError(_failed(name, error)) from error
 
 
-def named_function(path: str) -> Any:
+def named_function(spec: str) -> Any:
     """Return the callable that "module:function" names. Raise NoModuleError, also if there is no such callable."""
-    module_name, _, name = path.partition(":")
+    module_name, _, name = spec.partition(":")
     module = imported(module_name, "rewards:accuracy")
     if not name:
-        raise NoModuleError(f"{path} names no function: write it as {module_name}:function.")
-    value = module
+        raise NoModuleError(f"{spec} names no function: write it as {module_name}:function.")
+    target = module
     for part in name.split("."):
-        value = getattr(value, part, None)
-    if not callable(value):
-        problem = "nothing of that name" if value is None else f"a {type(value).__name__} of that name"
+        target = getattr(target, part, None)
+    if not callable(target):
+        problem = "nothing of that name" if target is None else f"a {type(target).__name__} of that name"
         raise NoModuleError(f"{module_name} has {problem}: {name} should be a function.")
-    return value
+    return target
 
 
 def _failed(name: str, error: Exception) -> str:

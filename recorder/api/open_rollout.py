@@ -136,18 +136,18 @@ class OpenRollout(CurrentRow):
         with guard("recording a turn"):
             if not self._is_open_for("turn"):
                 return
-            log = self._call.collector
+            collector = self._call.collector
             answer_text, counted, limit = converted(str, text), converted(int, tokens), converted(int, max_tokens)
             if answer_text is not None:
-                begun = log.begin(self._strand, "generation", seam="turn")
+                begun = collector.begin(self._strand, "generation", seam="turn")
                 answer = Answer(None, None, converted(str, finish), text=answer_text, completion_tokens=counted)
                 sampling = {} if limit is None else {"max_tokens": limit}
-                log.add(Generation(begun.order, begun.began, 0.0, [answer], sampling, "turn", self._strand))
+                collector.add(Generation(begun.order, begun.began, 0.0, [answer], sampling, "turn", self._strand))
             if any(value is not None for value in (action, observation, reward, done, error)):
-                begun = log.begin(self._strand, "step", self, snapshot(action))
+                begun = collector.begin(self._strand, "step", self, snapshot(action))
                 with answered(begun):
                     heard, images = (None, None) if observation is None else observed(observation)
-                    log.add(
+                    collector.add(
                         EnvironmentCall(
                             begun.order, begun.began, converted(float, seconds) or 0.0, begun.client, "step",
                             begun.sent or b"null", heard, converted(float, reward), converted(bool, done), None,

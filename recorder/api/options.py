@@ -100,10 +100,12 @@ def checked_options(
     Raise TypeError if an option is unknown; for `db` and `diagnosis` see `database_address` and `settings_to_keep`.
     """
     check_names(function, options)
-    log = options.get("server_log")
+    server_log = options.get("server_log")
     return CheckedOptions(
         options.get("eval_name") or "",
-        RowOptions(parse, options.get("edit"), None if log is None else Path(log), offers_tools=offers_tools),
+        RowOptions(
+            parse, options.get("edit"), None if server_log is None else Path(server_log), offers_tools=offers_tools
+        ),
         settings_to_keep(options.get("diagnosis")),
         options.get("project"),
         database_address(options.get("db")),

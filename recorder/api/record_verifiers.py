@@ -116,31 +116,36 @@ def _record_calls(row: OpenRollout, trace: Any) -> None:
     """Record the model's calls, as if they were replies of a server, and the tools' answers between them."""
     strand = row._strand  # noqa: SLF001
     # A trace has times of the day, and records have those of `perf_counter`: `clock` converts the one to the other.
-    log, clock = strand.tree.log, time.perf_counter() - time.time()
+    collector, clock = strand.tree.collector, time.perf_counter() - time.time()
     by_node = {call.node: call for call in trace.calls if call.node is not None}
     for call in (call for call in trace.calls if call.error is not None and call.node is None):
-        begun, error = log.begin(strand, "generation", seam=_SEAM), f"{call.error.type}: {one_line(call.error.message)}"
-        log.add(Generation(begun.order, call.time.start + clock, call.time.duration, [], {}, _SEAM, strand, error))
+        begun, error = (
+            collector.begin(strand, "generation", seam=_SEAM),
+            f"{call.error.type}: {one_line(call.error.message)}",
+        )
+        collector.add(
+            Generation(begun.order, call.time.start + clock, call.time.duration, [], {}, _SEAM, strand, error)
+        )
     tools: dict[str, Any] = {}
     for index, node in enumerate(trace.nodes):
         message = _message(node)
         tools |= {call["id"]: call["function"] for call in message.get("tool_calls") or ()}
         if node.sampled:
-            begun, model_call = log.begin(strand, "generation", seam=_SEAM), by_node.get(index)
+            begun, model_call = collector.begin(strand, "generation", seam=_SEAM), by_node.get(index)
             request = request_of("/chat/completions", {"messages": list(map(_message, _above(trace.nodes, node)))})
             sequences = request.sequences(_reply(trace.nodes, node, message, model_call)) if request else []
             began, seconds = (
                 (model_call.time.start + clock, model_call.time.duration) if model_call else (begun.began, 0.0)
             )
             sampling = model_call.sampling.model_dump(exclude_none=True) if model_call and model_call.sampling else {}
-            log.add(Generation(begun.order, began, seconds, sequences, sampling, _SEAM, strand))
+            collector.add(Generation(begun.order, began, seconds, sequences, sampling, _SEAM, strand))
         elif message["role"] == "tool":
             sent = snapshot(tools.get(message["tool_call_id"]))
-            begun, heard = log.begin(strand, "tool", None, sent), snapshot(message["content"])
+            begun, heard = collector.begin(strand, "tool", None, sent), snapshot(message["content"])
             tool_call = EnvironmentCall(
                 begun.order, begun.began, 0.0, -1, "tool", sent, heard, None, None, None, None, strand
             )
-            log.add(tool_call)
+            collector.add(tool_call)
 
 
 def _above(nodes: Any, node: Any) -> list[Any]:

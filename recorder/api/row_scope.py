@@ -200,4 +200,4 @@ class CurrentRow:
             if strand is None or not strand.tree.is_open:
                 strand = current_strand()
             if strand is not None:
-                strand.tree.log.note(strand, kind, snapshot(values))
+                strand.tree.collector.note(strand, kind, snapshot(values))

@@ -12,9 +12,9 @@ from logs_ui.recorder.audit.token_faults import TOKEN_CHECKS
 _CONSTANT = 50  # log-probs that are all 0: a model that is sure of so many tokens has nothing left to learn
 
 
-def audit_rows(recorded: Recorded, run: str) -> Audited:
-    """Run all checks over the rows of a run, whose id is `run`."""
-    return Audited(run, [Checked.of(check, recorded) for check in CHECKS])
+def audit_rows(recorded: Recorded, run_uid: str) -> Audited:
+    """Run all checks over the rows of the run with this uid."""
+    return Audited(run_uid, [Checked.of(check, recorded) for check in CHECKS])
 
 
 def _look_at_tokens(name: str, recorded: Recorded) -> Looked:

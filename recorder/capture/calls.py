@@ -197,7 +197,9 @@ class CallRecords(Struct, array_like=True, eq=False):
 
 
 def _shared(strand: Strand, strands: dict[int, Strand]) -> Strand:
-    """Return the strand of the same number in `strands`; add it, and the strands above it, if it is not there."""
+    """Return the strand (a thread, task or row's scope) of the same number in `strands`; add it, and the strands above
+    it, if it is not there.
+    """
     # The body runs at most once, since it adds the strand: the loop then returns it.
     while (known_strand := strands.get(strand.number)) is None:
         strands[strand.number] = strand
@@ -235,9 +237,9 @@ class Collector:
     def begin(
         self, strand: Strand, kind: str, client: object = None, sent: bytes | None = None, seam: str | None = None
     ) -> Begun:
-        """Begin a "generation", "reset", "step", "tool" or "reward". It is awaited until `add` or `forget`; `close`
-        gives it up. The client is kept alive until then, since Python reuses the id of a dead object. `sent` is JSON;
-        None for a generation, which alone has a `seam`.
+        """Begin a "generation", "reset", "step", "tool" or "reward" of a strand (a thread, task or row's scope). It is
+        awaited until `add` or `forget`; `close` gives it up. The client is kept alive until then, since Python reuses
+        the id of a dead object. `sent` is JSON; None for a generation, which alone has a `seam`.
         """
         number = -1 if client is None else self._number(client)
         order = next(self._orders)
@@ -286,7 +288,7 @@ class Collector:
         self._waiting.pop(begun.order, None)
 
     def note(self, strand: Strand, kind: str, values: bytes) -> None:
-        """Add a note about the strand's row."""
+        """Add a note about the row of a strand (the thread, task or row's scope that makes the note)."""
         self.add(Note(next(self._orders), kind, values, strand))
 
     def so_far(self) -> CallRecords:
@@ -380,15 +382,17 @@ def generating() -> AbstractContextManager[Strand | None]:
 
 @contextmanager
 def generation(strand: Strand, seam: str) -> Iterator[Begun]:
-    """Wrap a model call: begin a generation, of which generations inside are parts, and record it if that raises."""
-    log = strand.tree.log
-    begun = log.begin(strand, "generation", seam=seam)
+    """Wrap a model call that a strand (a thread, task or row's scope) makes: begin a generation, of which generations
+    inside are parts, and record it if that raises.
+    """
+    collector = strand.tree.collector
+    begun = collector.begin(strand, "generation", seam=seam)
     try:
         with generating():
             yield begun
     except BaseException as error:
         with guard("recording that a generation failed"):
-            log.add(unanswered(begun, error))
+            collector.add(unanswered(begun, error))
         raise
 
 
@@ -398,12 +402,12 @@ def answered(begun: Begun) -> Iterator[None]:
     try:
         yield
     finally:
-        begun.strand.tree.log.forget(begun)
+        begun.strand.tree.collector.forget(begun)
 
 
-def collecting(log: Collector) -> AbstractContextManager[None]:
+def collecting(collector: Collector) -> AbstractContextManager[None]:
     """Return a context manager that collects the calls in its block, also of threads whose start was not seen."""
-    return opened(log.tree)
+    return opened(collector.tree)
 
 
 _children = CallsOfChildren()

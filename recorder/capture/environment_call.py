@@ -61,7 +61,7 @@ class RecordedCall(Struct, eq=False):
             except Exception as error:  # noqa: BLE001 - the user's objects may raise anything
                 guard.swallow("recording what was sent to an environment", error)
             tree = strand.tree
-            begun = self._begun = tree.log.begin(strand, self.kind, self.client, message)
+            begun = self._begun = tree.collector.begin(strand, self.kind, self.client, message)
             # Environment calls that this call makes itself, such as a tool's step, are recorded as parts of it.
             self._entered = enter(tree.calling(strand, begun.order))
         return self._came_back
@@ -72,16 +72,16 @@ class RecordedCall(Struct, eq=False):
             return
         seconds = time.perf_counter() - begun.began
         leave(entered)
-        log = begun.strand.tree.log
+        collector = begun.strand.tree.collector
         try:
             if error is not None:  # also a cancellation by a timeout
-                log.add(unanswered(begun, error))
+                collector.add(unanswered(begun, error))
             elif self._result is not _NOTHING:
-                log.add(_answered(begun, seconds, self._answer()))
+                collector.add(_answered(begun, seconds, self._answer()))
             else:  # there was no call
-                log.forget(begun)
+                collector.forget(begun)
         except Exception as failure:  # noqa: BLE001 - the user's objects may raise anything
-            log.forget(begun)
+            collector.forget(begun)
             guard.swallow("recording an environment's answer", failure)
 
     def _answer(self) -> Answer:

@@ -1,4 +1,4 @@
-"""Counts calls made in forked children, whose copy of the log never reaches the parent."""
+"""Counts calls made in forked children, whose copy of the collector never reaches the parent."""
 
 import logging
 import mmap

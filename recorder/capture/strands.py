@@ -29,12 +29,12 @@ NO_ROW = -1
 class StrandTree:
     """Holds all strands of one call of a rollout function."""
 
-    def __init__(self, log: Any = None) -> None:
-        self.log = log  # the `calls.Collector` of its calls; None in the helper process
+    def __init__(self, collector: Any = None) -> None:
+        self.collector = collector  # the `calls.Collector` of its calls; None in the helper process
         self.closed = False  # True once the function returned: what still runs then belongs to no row
         self.rows: int | None = None  # number of rows; None if it is not known
         self.is_one_row = False  # True if all calls belong to one row, so that a scope inside cannot name another
-        # Threads that were started within the one row, with their strands, until the log is closed.
+        # Threads that were started within the one row, with their strands, until the collector is closed.
         self.threads: list[tuple[threading.Thread, Strand]] = []
         self.numbers = itertools.count()  # of the strands
         self._process = _process
@@ -73,7 +73,10 @@ class StrandTree:
 
 
 class Strand(Struct, eq=False, array_like=True):  # a dataclass takes twice as long, for each environment call
-    """Represents a thread of control. It is never changed, except for the row of a thread that outlived its row."""
+    """Represents a strand: a thread, asyncio task or pool's item in which the rollout function makes calls, or a row's
+    scope inside it. Calls of one strand usually belong to one row. It is never changed, except for the row of a thread
+    that outlived its row.
+    """
 
     tree: StrandTree
     parent: "Strand | None"
@@ -132,14 +135,16 @@ _process = object()
 
 
 def _in_forked_child() -> None:
-    """Count a forked child's calls only: they cannot reach the parent's log, and would fill the child's copy of it."""
+    """Count a forked child's calls only: they cannot reach the parent's collector, and would fill the child's
+    copy of it.
+    """
     global _process  # noqa: PLW0603 - it identifies the process, so that trees of the parent are not open here
     # The parent's strand must be looked up before `_process` changes, by which all trees of the parent are closed here.
     strand = _whereabouts()
     _process = object()
     _open.clear()
     if strand is not None and not strand.is_unseen:
-        _open.append(StrandTree(strand.tree.log.of_forked_child()))
+        _open.append(StrandTree(strand.tree.collector.of_forked_child()))
 
 
 on_fork(after_in_child=_in_forked_child)

@@ -201,7 +201,7 @@ class Importer:
         self._files: dict[tuple[int, int], _File] = {}  # by device and inode: a rotated file keeps them
         self._ids: dict[str, _File] = {}
         self._unknown: dict[str, tuple[Path, str | None]] = {}  # files that no reader knows, and their faults, by name
-        self._rewards, self._numbers = set[str](), set[str]()  # names of rewards, and of these and metrics
+        self._rewards, self._numeric_names = set[str](), set[str]()  # names of rewards, and of these and metrics
         source_files.find_files(self._paths, may_lack=is_followed)  # raises before a database is made
         self._address = absolute(database_address(db))
         writing_engine(self._address).dispose()  # raises if it cannot be written
@@ -263,13 +263,13 @@ class Importer:
     def _hints_for_unused(self) -> dict[str, str]:
         hints = {}
         for name in {*(self._options.rewards or ()), *self._options.weights} - self._rewards:
-            near = nearest(name, self._numbers)
-            if name in self._numbers:
+            near = nearest(name, self._numeric_names)
+            if name in self._numeric_names:
                 hints[name] = f"it is a metric until --rewards names it, too: --rewards {name}"
             elif near:
                 hints[name] = f"did you mean {near!r}?"
             else:
-                hints[name] = f"there are {', '.join(sorted(self._numbers)[:12]) or 'none'}"
+                hints[name] = f"there are {', '.join(sorted(self._numeric_names)[:12]) or 'none'}"
         return hints
 
     def _open_file(self, source: source_files.SourceFile) -> _File | None:
@@ -408,7 +408,7 @@ class Importer:
             self._runs.widen(change.run, change.columns["created"], change.columns["returned"])
             if self._options.rewards or self._options.weights:
                 self._rewards |= {*(change.columns.get("rewards") or ())}
-                self._numbers |= self._rewards | {*(change.columns["metrics"] or ())}
+                self._numeric_names |= self._rewards | {*(change.columns["metrics"] or ())}
             if self._is_followed:
                 file.keys.add((change.run, change.uid))
             if self._is_first(file, place, change):

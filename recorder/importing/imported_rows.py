@@ -33,7 +33,9 @@ _UNKNOWN_TURN, _NO_CALLS = Turn(), RowCalls()
 _NO_ACTION: dict[str, Any] = dict.fromkeys(("action", "observation", "reward", "done", "metadata", "seconds", "error"))
 
 
-def row_of(rollout: ImportedRollout, run: str, group: str, generation: int, created: int, eval_name: str) -> RowDraft:
+def row_of(
+    rollout: ImportedRollout, run_uid: str, group: str, generation: int, created: int, eval_name: str
+) -> RowDraft:
     """Return the row of a rollout of the run with this uid. `group` is its name in the database; `created` (µs) and
     `eval_name` are taken where the rollout has none.
     """
@@ -95,7 +97,7 @@ def row_of(rollout: ImportedRollout, run: str, group: str, generation: int, crea
         "metrics": metrics_in(metadata),
         "attributes": attributes_in(metadata),
     }
-    change = RowChange(run, rollout.key, identity, columns, tags=tags_in(metadata))
+    change = RowChange(run_uid, rollout.key, identity, columns, tags=tags_in(metadata))
     content = {"messages": messages, "actions": actions, "sampling": _plain(rollout.sampling), "metadata": metadata}
     texts = answers(messages)
     if rollout.is_one_text and any(map(_FURTHER.search, texts)):

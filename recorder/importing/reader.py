@@ -149,10 +149,10 @@ class Reader:
         """Return the sets of keys that `marks` has in backquotes, each of which marks its files."""
         return [keys for mark in re.split("; |, or |, with ", cls.marks) if (keys := {*re.findall("`(.+?)`", mark)})]
 
-    def describe(self, run: str | None) -> ImportedRun:
+    def describe(self, run_id: str | None) -> ImportedRun:
         """Describe the run with this id of the source's own; called when its first rollout was read."""
         weights = [Lack.WEIGHTS] if self.options.rewards and not self.options.weights else []
-        return self.runs.get(run, ImportedRun(run, lacks=(*self.lacks, *weights)))
+        return self.runs.get(run_id, ImportedRun(run_id, lacks=(*self.lacks, *weights)))
 
     def records(self, file: Path) -> Iterable[tuple[int, Any]]:
         """Yield the file's records, each with its number, from 1 on. A record that is no JSON is a `RecordError`."""

@@ -141,8 +141,8 @@ class RunRegistry:
         }
 
 
-def _description(reader: Reader, run: str | None) -> ImportedRun:
+def _description(reader: Reader, run_id: str | None) -> ImportedRun:
     try:
-        return reader.describe(run)
+        return reader.describe(run_id)
     except Exception:  # noqa: BLE001 - a file may contain anything: it costs what it says of the run
-        return ImportedRun(run, lacks=[*Lack])
+        return ImportedRun(run_id, lacks=[*Lack])

@@ -73,13 +73,13 @@ class Notebook:
         text = (column(text) or "").strip()
         self._write(Note, vars(subject), {"text": text} if text else None)
 
-    def diagnosis(self, run: str, settings: Settings | None) -> None:
+    def diagnosis(self, run_uid: str, settings: Settings | None) -> None:
         """Save the settings of the diagnosis of a run, given by its uid; None restores the recorded ones."""
-        self._write(SavedSettings, {"run": run}, None if settings is None else {"settings": settings.as_dict()})
+        self._write(SavedSettings, {"run": run_uid}, None if settings is None else {"settings": settings.as_dict()})
 
-    def view(self, run: str, name: str, query: str | None) -> None:
-        """Save the query of an address as a view of a run's table, under a name. None deletes it. `run` is a uid."""
-        self._write(SavedView, {"run": run, "name": tag_of(name)}, None if query is None else {"query": query})
+    def view(self, run_uid: str, name: str, query: str | None) -> None:
+        """Save the query of an address as a view of a run's table, under a name. None deletes it."""
+        self._write(SavedView, {"run": run_uid, "name": tag_of(name)}, None if query is None else {"query": query})
 
     def _write(self, table: type[NotesTable], key: dict[str, Any], values: dict[str, Any] | None) -> None:
         """Insert or update the row of this key; None deletes it."""

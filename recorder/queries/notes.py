@@ -94,7 +94,9 @@ def annotation(db: Database, run: Run, row: EvaluationRow) -> Annotation:
 def run_annotations(db: Database) -> dict[str, Annotation]:
     """Return annotations of runs, by uid; runs without any are left out."""
     with Session(db) as session:
-        return {run: entry for (run, _), entry in _personal_annotations(session, _PERSONAL.c.row == _ITSELF).items()}
+        return {
+            run_uid: entry for (run_uid, _), entry in _personal_annotations(session, _PERSONAL.c.row == _ITSELF).items()
+        }
 
 
 def known_tags(db: Database, run_id: int) -> list[str]:

@@ -62,9 +62,9 @@ def totals(session: Session, run_ids: Collection[int] | None = None) -> dict[int
     up: a run of a million rollouts has 80,000 statistics.
     """
     sums = _sums(session, run_ids)
-    evaluations = [run for run, parts in sums.items() if _is_evaluation(parts)]
+    evaluations = [run_id for run_id, parts in sums.items() if _is_evaluation(parts)]
     curves, unfinished = _curves(session, run_ids, evaluations), _unfinished(session, run_ids)
-    return {run: _totals(parts, curves.get(run, []), unfinished.get(run, 0)) for run, parts in sums.items()}
+    return {run_id: _totals(parts, curves.get(run_id, []), unfinished.get(run_id, 0)) for run_id, parts in sums.items()}
 
 
 def _sums(session: Session, run_ids: Collection[int] | None) -> dict[int, list[_Sums]]:
@@ -74,8 +74,8 @@ def _sums(session: Session, run_ids: Collection[int] | None) -> dict[int, list[_
     added += [whole_sum(col(column)) for column in (row.errors, row.truncated)]
     query: Any = select(*key, *added, func.max(col(row.step))).group_by(*key)
     sums: dict[int, list[_Sums]] = defaultdict(list)
-    for run, *values in session.execute(_of_runs(query, col(row.run_id), run_ids)):
-        sums[run].append(_Sums(*values))
+    for run_id, *values in session.execute(_of_runs(query, col(row.run_id), run_ids)):
+        sums[run_id].append(_Sums(*values))
     return sums
 
 
@@ -88,21 +88,23 @@ def _curves(
 ) -> dict[int, list[_Point]]:  # fmt: skip
     """Return reward curves by run: of train steps that have rewards, or of an evaluation's steps."""
     row = StepStatistics
-    run, step = col(row.run_id), col(row.step)
+    run_column, step_column = col(row.run_id), col(row.step)
     curves: dict[int, list[_Point]] = defaultdict(list)
-    sums: Any = select(run, step, whole_sum(col(row.scored)), total(col(row.reward_sum))).where(col(row.scored) > 0)
-    sums = _of_runs(sums, run, run_ids).group_by(run, step).order_by(run, step)
+    sums: Any = select(run_column, step_column, whole_sum(col(row.scored)), total(col(row.reward_sum))).where(
+        col(row.scored) > 0
+    )
+    sums = _of_runs(sums, run_column, run_ids).group_by(run_column, step_column).order_by(run_column, step_column)
     # Two SELECTs, since an OR of both conditions could not use the index.
     trained = [] if run_ids is not None and set(run_ids) <= set(evaluations) else [col(row.mode) == Mode.TRAIN]
-    for condition in (*trained, *([run.in_(evaluations)] if evaluations else [])):
+    for condition in (*trained, *([run_column.in_(evaluations)] if evaluations else [])):
         query = sums.where(condition).execution_options(yield_per=_AT_ONCE)
         for run_id, *values in session.connection().execute(query):
             curves[run_id].append(_Point(*values))
     return curves
 
 
-def _of_runs(query: Any, run: Any, run_ids: Collection[int] | None) -> Any:
-    return query if run_ids is None else query.where(run.in_(run_ids))
+def _of_runs(query: Any, run_column: Any, run_ids: Collection[int] | None) -> Any:
+    return query if run_ids is None else query.where(run_column.in_(run_ids))
 
 
 def _unfinished(session: Session, run_ids: Collection[int] | None) -> dict[int, int]:
@@ -113,7 +115,7 @@ def _unfinished(session: Session, run_ids: Collection[int] | None) -> dict[int, 
         col(row.status) != literal(Status.OK.value, literal_execute=True),  # as `selection.conditions` has it
     )
     query = _of_runs(query, col(row.run_id), run_ids).group_by(col(row.run_id))
-    return {run: count for run, count in session.execute(query)}  # noqa: C416 - rows, typed
+    return {run_id: count for run_id, count in session.execute(query)}  # noqa: C416 - rows, typed
 
 
 def _totals(parts: list[_Sums], curve: list[_Point], unfinished: int) -> Totals:

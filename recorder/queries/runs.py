@@ -78,23 +78,25 @@ def mode_of(db: Database, run_id: int) -> Mode:
     return Mode.EVAL if step is None else Mode.TRAIN
 
 
-def find_run(db: Database, name: str) -> Run:
+def find_run(db: Database, run_reference: str) -> Run:
     """Find a run by uid, `latest`, a name (the newest run of that name), or a unique prefix of a uid, in that order.
     Raise RunNotFoundError, which names the nearest, if there is none, or several have the prefix.
     """
     newest = (col(Run.created).desc(), col(Run.id).desc())
     runs = select(Run).order_by(*newest)
-    latest = [runs] if name == "latest" else []
-    begins = func.substr(col(Run.uid), 1, len(name)) == name
+    latest = [runs] if run_reference == "latest" else []
+    begins = func.substr(col(Run.uid), 1, len(run_reference)) == run_reference
     with Session(db) as session:
-        for query in (runs.where(col(Run.uid) == name), *latest, runs.where(col(Run.name) == name)):
+        for query in (runs.where(col(Run.uid) == run_reference), *latest, runs.where(col(Run.name) == run_reference)):
             if (run := session.scalars(query.limit(1)).first()) is not None:
                 return run
-        by_prefix = session.scalars(runs.where(begins)).all() if name else []
+        by_prefix = session.scalars(runs.where(begins)).all() if run_reference else []
         if len(by_prefix) == 1:
             return by_prefix[0]
         pairs = session.execute(select(col(Run.uid), col(Run.name)).order_by(*newest).limit(1000)).all()
-    raise RunNotFoundError(_explain_lack(name, [run.uid for run in by_prefix], [tuple(names) for names in pairs]))
+    raise RunNotFoundError(
+        _explain_lack(run_reference, [run.uid for run in by_prefix], [tuple(names) for names in pairs])
+    )
 
 
 def run_summary(db: Database, run_id: int, *, now: int | None = None) -> RunSummary:
@@ -144,8 +146,10 @@ def _sum_up(session: Session, runs: Sequence[Run]) -> dict[int, Totals]:
     for run in runs:
         of_run = new.get(run.id or 0, Totals())
         is_long = of_run.steps > _MANY_STEPS
-        until = now + _REST * (now - began) if is_long else now
-        cache[run.id or 0] = _CachedTotals(run.uid, run.changed, run.state, until, until + _LATE * is_long, of_run)
+        rest_end = now + _REST * (now - began) if is_long else now
+        cache[run.id or 0] = _CachedTotals(
+            run.uid, run.changed, run.state, rest_end, rest_end + _LATE * is_long, of_run
+        )
     while len(cache) > _REMEMBERED:
         cache.popitem(last=False)
     return new

@@ -67,7 +67,7 @@ def neighbours_in_time(
 
 
 def _scan_in_time(
-    session: Session, run_id: int, filter: RolloutFilter, after: Cursor | None, limit: int, until: float  # noqa: A002
+    session: Session, run_id: int, filter: RolloutFilter, after: Cursor | None, limit: int, deadline: float  # noqa: A002
 ) -> Page:  # fmt: skip
     """Scan the run by id in parts, each larger than the one before, until `until` (of `time.monotonic`)."""
     is_newest, row_id = filter.sort == Sort.NEWEST, col(EvaluationRow.id)
@@ -95,7 +95,7 @@ def _scan_in_time(
             return Page(rows, None)
         # A SELECT is not interrupted, so the time of this part tells whether the next one would end too late.
         now, larger = time.monotonic(), min(2 * size, _LARGEST_PART)
-        if now + (now - began) * larger / size > until:
+        if now + (now - began) * larger / size > deadline:
             return Page(rows, Cursor(looked_at, place or 0), looked_at)
         size = larger
 

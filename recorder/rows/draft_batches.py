@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from logs_ui.recorder.guard import guard
 from logs_ui.recorder.rows.text_facts import Facts, text_facts, token_facts
-from logs_ui.recorder.storage.changes import Batch, Change, RowChange, StartChange
+from logs_ui.recorder.storage.changes import Batch, Change, PayloadStartChange, RowChange
 from logs_ui.recorder.storage.payload import Tokens, Unpacked, pack_together, unpacked_tokens
 
 
@@ -43,7 +43,7 @@ def packed(changes: Iterable[Change | RowDraft]) -> Batch:
             tokens = next(following)
             change.tokens, change.tokens_start = tokens.data, tokens.start
     rows = [change.change if isinstance(change, RowDraft) else change for change in changes]
-    return Batch.merged([*rows, *(StartChange(*start) for start in starts.items())])
+    return Batch.merged([*rows, *(PayloadStartChange(*start) for start in starts.items())])
 
 
 def _measure(drafts: Sequence[RowDraft]) -> list[Facts]:

@@ -128,14 +128,14 @@ class SourcesChange:
 
 
 @dataclass(frozen=True)
-class StartChange:
+class PayloadStartChange:
     """A `PayloadStart` that rows of the same batch refer to."""
 
     id: int
     data: bytes
 
 
-Change = RunChange | RowChange | ScalarsChange | TokenizerChange | SourcesChange | StartChange
+Change = RunChange | RowChange | ScalarsChange | TokenizerChange | SourcesChange | PayloadStartChange
 _LISTS = {RunChange: "runs", ScalarsChange: "scalars", TokenizerChange: "tokenizers", SourcesChange: "sources"}
 
 
@@ -144,7 +144,7 @@ def kept_bytes(change: Change) -> int:
     match change:
         case RowChange():
             return _CHANGE_BYTES + len(change.content or b"") + len(change.tokens or b"")
-        case StartChange():
+        case PayloadStartChange():
             return len(change.data)
         case TokenizerChange():
             return len(change.json)
@@ -163,7 +163,7 @@ class Batch:
     scalars: list[ScalarsChange] = field(default_factory=list)
     tokenizers: list[TokenizerChange] = field(default_factory=list)
     sources: list[SourcesChange] = field(default_factory=list)
-    starts: list[StartChange] = field(default_factory=list)
+    starts: list[PayloadStartChange] = field(default_factory=list)  # of payloads; spools on disk have this key
 
     @property
     def uids(self) -> set[str]:
@@ -175,17 +175,17 @@ class Batch:
         """Make a batch of changes, and merge several changes of one row into one."""
         batch = cls()
         rows: dict[tuple[str, str], RowChange] = {}
-        starts: dict[int, StartChange] = {}
+        starts_by_id: dict[int, PayloadStartChange] = {}
         for change in changes:
             match change:
                 case RowChange():
                     key = (change.run, change.uid)
                     rows[key] = rows[key].then(change) if key in rows else change
-                case StartChange():
-                    starts[change.id] = change
+                case PayloadStartChange():
+                    starts_by_id[change.id] = change
                 case _:
                     getattr(batch, _LISTS[type(change)]).append(change)
-        batch.starts.extend(starts.values())
+        batch.starts.extend(starts_by_id.values())
         batch.rows.extend(rows.values())
         return batch
 

@@ -68,17 +68,23 @@ def _record(
             edges = np.flatnonzero(np.diff(np.r_[0, np.ones(len(sampled)) if mask is None else mask, 0]))
             turns = [sampled[start:end] for start, end in edges.reshape(-1, 2)]
         # The text is that of the whole completion, which is not known by turn.
-        strand, log, text = row._strand, row._strand.tree.log, None if turns[1:] else text  # noqa: SLF001
+        strand, collector, text = row._strand, row._strand.tree.collector, None if turns[1:] else text  # noqa: SLF001
         # Turns that `calls` does not contain come last, without times.
         unseen = len(turns) - sum(sent is None for _, _, sent, _ in calls)
         for began, seconds, sent, answer in [*calls, *[(0.0, 0.0, None, None)] * unseen]:
             if sent is not None:
-                begun, made = log.begin(strand, "tool"), (snapshot(sent), snapshot(answer), None, None, None, None)
-                log.add(EnvironmentCall(begun.order, begun.began + began, seconds, -1, "tool", *made, strand))
+                begun, made = (
+                    collector.begin(strand, "tool"),
+                    (snapshot(sent), snapshot(answer), None, None, None, None),
+                )
+                collector.add(EnvironmentCall(begun.order, begun.began + began, seconds, -1, "tool", *made, strand))
             else:
-                begun, turn = log.begin(strand, "generation", seam="trainer"), turns.pop(0) if turns else sampled[:0]
+                begun, turn = (
+                    collector.begin(strand, "generation", seam="trainer"),
+                    turns.pop(0) if turns else sampled[:0],
+                )
                 answers = [Sequence(None, turn, "stop" if turns else finish, text=text)], dict(sampling or {})
-                log.add(Generation(begun.order, begun.began + began, seconds, *answers, "trainer", strand))
+                collector.add(Generation(begun.order, begun.began + began, seconds, *answers, "trainer", strand))
         for name, value in metrics.items():
             row.metric(name, value)
         if finish == "error":

@@ -86,10 +86,10 @@ def payload_bytes() -> ColumnElement[int]:
     return func.coalesce(sizes[0], 0) + func.coalesce(sizes[1], 0)
 
 
-def marked_rows(run: str) -> CompoundSelect[str]:
+def marked_rows(run_uid: str) -> CompoundSelect[str]:
     """Select the uids of a run's rollouts that people starred, tagged or noted; "" is the run itself."""
     tables: tuple[Any, ...] = (Star, PersonalTag, Note)
-    return union_all(*(select(col(table.row)).where(col(table.run) == run) for table in tables))
+    return union_all(*(select(col(table.row)).where(col(table.run) == run_uid) for table in tables))
 
 
 def size_and_free(address: Address, connection: Connection) -> tuple[int, int]:

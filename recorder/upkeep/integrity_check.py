@@ -65,9 +65,9 @@ def check(db: str | os.PathLike[str] | None = None, *, thorough: bool = False) -
             ("prompts", lambda: _unused_prompts(address, engine)),
             ("spool", lambda: _spool(address, engine)),
         ]
-        for name, run in checks:
+        for name, run_check in checks:
             try:
-                yield from run()
+                yield from run_check()
             except SQLDatabaseError as error:  # a damaged page may stop a query: the other checks still run
                 yield Finding(name, is_whole=False, said=f"cannot be read: {error.orig}. {_RESTORE}")
 

@@ -19,12 +19,12 @@ from logs_ui.recorder.queries.payloads import with_payloads
 from logs_ui.recorder.storage.address import Address, absolute, database_address, masked_address
 from logs_ui.recorder.storage.changes import (
     Batch,
+    PayloadStartChange,
     RowChange,
     RunChange,
     ScalarsChange,
     Source,
     SourcesChange,
-    StartChange,
     StoredImage,
     TokenizerChange,
 )
@@ -158,17 +158,17 @@ class _Copy:
 
     def _rows(self) -> Iterator[list[Values]]:
         """Read rollouts by id, with payloads, in short transactions."""
-        row, payload, last = EvaluationRow, RolloutPayload, 0
+        row, payload, last_id = EvaluationRow, RolloutPayload, 0
         query = with_payloads(_raw(row).add_columns(col(payload.content_start), col(payload.tokens_start)))
         query = query.where(col(row.run_id) == self._run_id).order_by(col(row.id))
         while True:
             with self._source.connect() as connection:
-                following = query.where(col(row.id) > last).limit(min(self._steady.rows, _MOST))
+                following = query.where(col(row.id) > last_id).limit(min(self._steady.rows, _MOST))
                 rows = _read_rows(connection, following)
             if not rows:
                 return
             yield rows
-            last = rows[-1]["id"]
+            last_id = rows[-1]["id"]
 
     def _write(self, rows: list[Values], *, was_there: bool) -> int:
         row = EvaluationRow
@@ -195,7 +195,7 @@ class _Copy:
                 for values in news
             ]
             if changes:
-                row_writes.write_starts(connection, _starts(news))
+                row_writes.write_payload_starts(connection, _starts(news))
                 # The run keeps its own heartbeat: to copy rollouts is no sign of life of its processes.
                 heard = connection.scalar(select(col(Run.heartbeat)).where(col(Run.id) == self._new_id)) or 0
                 row_writes.write_rows(connection, changes, {self._run.uid: self._new_id}, heard)
@@ -306,7 +306,7 @@ def _how_far(row: Values) -> tuple[bool, ...]:
 
 
 def _change(
-    run: str, source_row: Values, target_row: Values | None, tags: tuple[str, ...], images: tuple[StoredImage, ...]
+    run_uid: str, source_row: Values, target_row: Values | None, tags: tuple[str, ...], images: tuple[StoredImage, ...]
 ) -> RowChange:
     written = _as_written(EvaluationRow, source_row)
     identity = {name: written.pop(name) for name in _OF_ROW}
@@ -318,14 +318,22 @@ def _change(
         for name in ("content", "tokens")
     }
     return RowChange(
-        run, source_row["uid"], identity, written, source_row["content"], source_row["tokens"], images, tags, **starts
+        run_uid,
+        source_row["uid"],
+        identity,
+        written,
+        source_row["content"],
+        source_row["tokens"],
+        images,
+        tags,
+        **starts,
     )
 
 
-def _starts(rows: Sequence[Values]) -> list[StartChange]:
+def _starts(rows: Sequence[Values]) -> list[PayloadStartChange]:
     """Return the shared starts of payloads."""
     starts = {row[f"{name}_start"]: row[f"before_{name}"] for row in rows for name in ("content", "tokens")}
-    return [StartChange(start, data) for start, data in starts.items() if data is not None]
+    return [PayloadStartChange(start, data) for start, data in starts.items() if data is not None]
 
 
 def _tags(connection: Connection, ids: list[int]) -> dict[int, tuple[str, ...]]:

@@ -137,8 +137,8 @@ def _stand_in(db: sqlite3.Connection, into: sqlite3.Connection) -> None:
     with suppress(sqlite3.Error):
         uids.update(db.execute("SELECT id, uid FROM run INDEXED BY sqlite_autoindex_run_1"))
     of_lost = "SELECT run_id, min(created), max(created) FROM evaluation_row GROUP BY 1 HAVING run_id NOT IN"
-    for run, first, last in into.execute(f"{of_lost} (SELECT id FROM run)").fetchall():  # noqa: S608
-        values = [run, *[uids.get(run, f"recovered-{run}")] * 2, RunState.FINISHED, first, last, last]
+    for run_id, first, last in into.execute(f"{of_lost} (SELECT id FROM run)").fetchall():  # noqa: S608
+        values = [run_id, *[uids.get(run_id, f"recovered-{run_id}")] * 2, RunState.FINISHED, first, last, last]
         names = "id, uid, name, state, created, heartbeat, finished"
         into.execute(f"INSERT INTO run ({names}) VALUES (?, ?, ?, ?, ?, ?, ?)", values)  # noqa: S608
 

@@ -74,15 +74,15 @@ def _changes(connection: Connection) -> dict[int, int]:
 def _named_since(connection: Connection, changed: dict[int, int]) -> set[str]:
     """Return hashes in rollouts that were written after `changed`, which is updated."""
     hashes: set[str] = set()
-    for run, now in _changes(connection).items():
-        before = changed.get(run, -1)
+    for run_id, now in _changes(connection).items():
+        before = changed.get(run_id, -1)
         if now > before:
             rows = select(col(EvaluationRow.id)).where(
-                col(EvaluationRow.run_id) == run, col(EvaluationRow.changed) > before
+                col(EvaluationRow.run_id) == run_id, col(EvaluationRow.changed) > before
             )
             contents = with_contents(select().select_from(RolloutPayload).where(col(RolloutPayload.row_id).in_(rows)))
             hashes |= _named_in(connection.execute(contents))
-            changed[run] = now
+            changed[run_id] = now
     return hashes
 
 

@@ -146,13 +146,13 @@ def _address(base_url: Any) -> SplitResult:
     raise ValueError(f"base_url must be an address such as http://127.0.0.1:8000/v1, not {text!r}.")
 
 
-def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:
+def request(sampling: Sampling, *, wants_token_ids: bool) -> dict[str, Any]:
     """Return arguments for the openai package; parameters that OpenAI does not know go into the body as they are."""
-    more: dict[str, Any] = {"top_k": sampling.top_k, "min_p": sampling.min_p}
-    more["repetition_penalty"] = sampling.repetition_penalty
-    if ids:
-        more["return_token_ids"] = True
-        more["include_stop_str_in_output"] = True if sampling.stop else None
+    extra: dict[str, Any] = {"top_k": sampling.top_k, "min_p": sampling.min_p}
+    extra["repetition_penalty"] = sampling.repetition_penalty
+    if wants_token_ids:
+        extra["return_token_ids"] = True
+        extra["include_stop_str_in_output"] = True if sampling.stop else None
     arguments: dict[str, Any] = {
         "max_tokens": sampling.max_tokens,
         "temperature": sampling.temperature,
@@ -160,7 +160,7 @@ def request(sampling: Sampling, *, ids: bool) -> dict[str, Any]:
         "seed": sampling.seed,
         "stop": list(sampling.stop) or None,
     }
-    body = {name: value for name, value in more.items() if value is not None}
+    body = {name: value for name, value in extra.items() if value is not None}
     return {name: value for name, value in arguments.items() if value is not None} | {"extra_body": body}
 
 

@@ -62,7 +62,7 @@ class ServerModel(Server):
         """Do the same as `Model.answer`."""
         async with self.explained():
             completion = await self.connected().completions.create(
-                model=self.model, prompt=list(context), logprobs=1, **request(sampling, ids=True)
+                model=self.model, prompt=list(context), logprobs=1, **request(sampling, wants_token_ids=True)
             )
         choice = self._choice(completion)
         returned = choice.get("prompt_token_ids")
@@ -84,7 +84,7 @@ class ServerModel(Server):
             await self.check_served()
             # One request checks both: its prompt the tokenizer, and its only token, sampled with top_k=1, the
             # log-probs (see `_RAW_LOGPROBS`).
-            arguments = request(Sampling(max_tokens=1, temperature=1.0, top_k=1), ids=True)
+            arguments = request(Sampling(max_tokens=1, temperature=1.0, top_k=1), wants_token_ids=True)
             arguments["extra_body"]["add_special_tokens"] = False
             async with self.explained():
                 completion = await self.connected().completions.create(
@@ -167,7 +167,7 @@ class ChatModel(Server):
             await self.close()
 
     async def _complete(self, request_fields: dict[str, Any], sampling: Sampling) -> Any:
-        options = request(sampling, ids=False)
+        options = request(sampling, wants_token_ids=False)
         options[self._limit] = options.pop("max_tokens")
         return await self.connected().chat.completions.create(**request_fields, **options)
 

@@ -111,23 +111,23 @@ class World:
         strand = current_strand()
         if strand is None:
             return self.answers(len(contexts))
-        begun = strand.tree.log.begin(strand, "generation")
+        begun = strand.tree.collector.begin(strand, "generation")
         time.sleep(pause)
         answers = self.answers(len(contexts))
         pairs = zip(contexts, answers, strict=True)
         sequences = [Sequence(np.array(c, np.int32), np.array(a, np.int32), "stop") for c, a in pairs]
         self.made.append((begun.order, answers))
-        strand.tree.log.add(Generation(begun.order, begun.began, 0.0, sequences, {}, strand=strand))
+        strand.tree.collector.add(Generation(begun.order, begun.began, 0.0, sequences, {}, strand=strand))
         return answers
 
     def fail(self, context: list[int]) -> None:
         """A call of the model that raises."""
         strand = current_strand()
         assert strand is not None
-        begun = strand.tree.log.begin(strand, "generation")
+        begun = strand.tree.collector.begin(strand, "generation")
         asked = np.array(context, np.int32).tobytes()
         made = Generation(begun.order, begun.began, 0.0, [], {}, strand=strand, error="E: 503", prompt=asked)
-        strand.tree.log.add(made)
+        strand.tree.collector.add(made)
 
     def reset(self, row: Row, client: object, pause: float = 0.0) -> None:
         row.resets.append(self.call(client, "reset", pause))
@@ -157,11 +157,11 @@ class World:
         strand = current_strand()
         assert strand is not None
         action, observation = orjson.dumps(sent or {}), b"{}" if shown == HINT else orjson.dumps({"text": spelt(shown)})
-        begun = strand.tree.log.begin(strand, kind, client, action)
+        begun = strand.tree.collector.begin(strand, kind, client, action)
         time.sleep(pause)
         with self._lock:
             reward = float(next(self._numbers))
-        strand.tree.log.add(
+        strand.tree.collector.add(
             EnvironmentCall(
                 begun.order, begun.began, 0.0, begun.client, kind, action, observation, reward, False, None,
                 "ConnectionError: gone" if fails else None, strand,

@@ -36,14 +36,14 @@ _REASONS = (
 
 def start() -> None:
     """Begin to wait for TRL, if `logs-ui run` started this process."""
-    root, _, events = os.environ.get(VARIABLE, "").partition(":")
+    root, _, events_path = os.environ.get(VARIABLE, "").partition(":")
     if not root:
         return
     note("python")
     sys.meta_path.insert(0, _AtTrl())
     if os.getpid() == int(root):
         # Registered first, it runs last; in a forked child it does nothing.
-        atexit.register(lambda: report(events) if os.getpid() == int(root) else None)
+        atexit.register(lambda: report(events_path) if os.getpid() == int(root) else None)
 
 
 def note(line: str) -> None:
@@ -56,7 +56,7 @@ def note(line: str) -> None:
         pass
 
 
-def watch(root: int, events: str) -> None:
+def watch(root: int, events_path: str) -> None:
     """Wait for the end of the first process, and do then what it could not do itself: see `report`."""
     import select as waiting
 
@@ -69,26 +69,28 @@ def watch(root: int, events: str) -> None:
             selects.kqueue().control([end], 1)
     except OSError:  # it has ended
         pass
-    report(events)
+    report(events_path)
 
 
-def report(events: str) -> None:
+def report(events_path: str) -> None:
     """Print why nothing was recorded, unless something was. Only the first call does, of all processes."""
     try:
         # A file can be renamed only once, so that a single process goes on, whichever comes first.
-        os.rename(events, events + ".read")
-        with open(events + ".read", encoding="utf-8") as file:
+        os.rename(events_path, events_path + ".read")
+        with open(events_path + ".read", encoding="utf-8") as file:
             lines = file.read().splitlines()
-        os.remove(events + ".read")
+        os.remove(events_path + ".read")
     except OSError:
         return
-    came: dict[str, list[str]] = {}
+    details_by_kind: dict[str, list[str]] = {}
     for line in lines:
         kind, _, detail = line.partition(" ")
-        came.setdefault(kind, []).append(detail)
-    kind, why = next((kind, why) for kind, why in _REASONS if kind in came or not kind)
-    if why:
-        reason = why.format(", ".join(dict.fromkeys(came.get(kind, ()))))
+        details_by_kind.setdefault(kind, []).append(detail)
+    kind, reason_form = next(
+        (kind, reason_form) for kind, reason_form in _REASONS if kind in details_by_kind or not kind
+    )
+    if reason_form:
+        reason = reason_form.format(", ".join(dict.fromkeys(details_by_kind.get(kind, ()))))
         sys.stderr.write(f"logs-ui: nothing was recorded: {reason}.\n")
 
 

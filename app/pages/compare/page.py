@@ -202,10 +202,10 @@ def _page(db: Connection, choice: CompareChoice) -> ComparePage:
     runs = [ComparedRun(letter, summaries_by_uid[uid]) for letter, uid in zip("ABCDEF", choice.runs, strict=False)]
     summaries = [run.summary for run in runs]
     ids = [id_of(summary.run) for summary in summaries]
-    sources = [queries.run_sources(db, ids).get(run, []) for run in ids]
+    sources = [queries.run_sources(db, ids).get(run_id, []) for run_id in ids]
     texts = queries.source_texts(db, {source.hash for run_sources in sources for source in run_sources if source.hash})
-    modes = [mode.value for mode in Mode if any(rested(db, run, queries.step_sizes, mode) for run in ids)]
-    metric_counts = Counter(name for run in ids for name in queries.scalar_names(db, run))
+    modes = [mode.value for mode in Mode if any(rested(db, run_id, queries.step_sizes, mode) for run_id in ids)]
+    metric_counts = Counter(name for run_id in ids for name in queries.scalar_names(db, run_id))
     mode = choice.mode or (Mode.TRAIN.value if Mode.TRAIN in modes or not modes else modes[0])
     recent_runs = queries.list_runs(db, RunFilter(), limit=_SUGGESTED).runs
     tasks = _tasks(db, runs, choice, mode) if len(runs) > 1 else None  # diagnoses the runs, for what is solved
@@ -268,10 +268,10 @@ def _against(db: Connection, runs: Sequence[ComparedRun], tasks: Tasks, mode: st
 def _chart(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, mode: str) -> CurveChart | None:
     ids = [id_of(run.summary.run) for run in runs]
     if choice.figure == REWARD:
-        curves = [rested(db, run, queries.reward_points, mode, POINTS) for run in ids]
+        curves = [rested(db, run_id, queries.reward_points, mode, POINTS) for run_id in ids]
     else:
         query = queries.figure_points if _is_of_rollouts(choice.figure) else queries.scalar_points
-        curves = [rested(db, run, query, mode, choice.figure, POINTS) for run in ids]
+        curves = [rested(db, run_id, query, mode, choice.figure, POINTS) for run_id in ids]
     lacks_figure = [run.summary.run.lacks_figure(choice.figure) for run in runs]
     curves = [[] if lacks else curve for lacks, curve in zip(lacks_figure, curves, strict=True)]
     return make_chart([f"{run.letter}, {run.summary.run.name}," for run in runs], curves, choice.x)
@@ -283,7 +283,7 @@ def _is_of_rollouts(figure: str) -> bool:
 
 def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, mode: str) -> Tasks:
     ids = [id_of(run.summary.run) for run in runs]
-    sizes = [rested(db, run, queries.step_sizes, mode) for run in ids]
+    sizes = [rested(db, run_id, queries.step_sizes, mode) for run_id in ids]
     ranges = [(run_sizes[0].step, run_sizes[-1].step) for run_sizes in sizes if run_sizes]
     common = (max(first for first, _ in ranges), min(last for _, last in ranges)) if ranges else (0, 0)
     step_limits = common if choice.steps == "common" else (0, 2**62)
@@ -292,7 +292,9 @@ def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
     if are_cut and choice.steps == "common":
         first_step = max(last_steps[0][0] for last_steps in steps if last_steps)
         steps = [_last_steps(run_sizes, (first_step, common[1])) for run_sizes in sizes]
-    counted_runs = [(run, last_steps[0]) if last_steps else None for run, last_steps in zip(ids, steps, strict=True)]
+    counted_runs = [
+        (run_id, last_steps[0]) if last_steps else None for run_id, last_steps in zip(ids, steps, strict=True)
+    ]
     success = _success(
         db, [run for run, counted_run in zip(runs, counted_runs, strict=True) if counted_run], choice.solved
     )
@@ -305,7 +307,7 @@ def _tasks(db: Connection, runs: Sequence[ComparedRun], choice: CompareChoice, m
     k = choice.k or min(
         (max(distinct_sizes) for run_results in results if (distinct_sizes := group_sizes([run_results]))), default=1
     )
-    weights = [queries.reward_weights(db, run) for run in ids]
+    weights = [queries.reward_weights(db, run_id) for run_id in ids]
     figures = figures_of(results, weights, choice.part)
     recorded_figures = {
         name: [None if run.summary.run.lacks_figure(name) else cell for run, cell in zip(runs, cells, strict=True)]
@@ -359,13 +361,13 @@ def _success(db: Connection, runs: Sequence[ComparedRun], solved: float | None) 
     candidate = max(
         definitions, key=lambda definition: [(mark.column, mark.at) for mark in definition.marks], default=Success()
     )
-    marks = [(mark.column, mark.eval, {mark.at, ABOVE_0}) for mark in candidate.marks]
+    agreed_marks = [(mark.column, mark.eval, {mark.at, ABOVE_0}) for mark in candidate.marks]
     for definition in definitions:
         agreements = [
-            (mark.column, mark.eval) == (column, name) and mark.at in thresholds
-            for mark, (column, name, thresholds) in zip(definition.marks, marks, strict=False)
+            (mark.column, mark.eval) == (column, eval_name) and mark.at in thresholds
+            for mark, (column, eval_name, thresholds) in zip(definition.marks, agreed_marks, strict=False)
         ]
-        if len(definition.marks) != len(marks) or not all(agreements):
+        if len(definition.marks) != len(agreed_marks) or not all(agreements):
             definitions_text = "; ".join(
                 f"{run.letter}: {definition.description}" for run, definition in zip(runs, definitions, strict=True)
             )

@@ -56,7 +56,7 @@ class DiffLine(NamedTuple):
 class Variant(NamedTuple):
     """One text, and the indices of the runs that have it; `hash` is None if only a name is stored."""
 
-    runs: list[int]
+    run_indices: list[int]
     hash: str | None
     weight: float | None
 
@@ -76,12 +76,14 @@ class Comparison(NamedTuple):
     title: str
     name: str
     variants: list[Variant]  # that of the first run comes first
-    missing_runs: list[int]  # runs that lack it, although other sources of the kind are stored for them
+    missing_indices: list[
+        int
+    ]  # indices of the runs that lack it, although other sources of the kind are stored for them
     differences: list[Difference]  # to the first variant; empty if all runs that have it share one text
 
     @property
     def differs(self) -> bool:
-        return len(self.variants) > 1 or bool(self.missing_runs)
+        return len(self.variants) > 1 or bool(self.missing_indices)
 
 
 class ChangedFile(NamedTuple):
@@ -93,9 +95,9 @@ class ChangedFile(NamedTuple):
 
 
 class WorkingTree(NamedTuple):
-    """Describes uncommitted changes of tracked files."""
+    """Describes uncommitted changes of tracked files, and the indices of the runs that started with them."""
 
-    runs: list[int]
+    run_indices: list[int]
     differing_files: list[ChangedFile]  # files that not every run changed by the same number of lines
     common_files: list[ChangedFile]
     hash: str | None  # of the diff; None if only the names were stored
@@ -136,13 +138,13 @@ def settings(values: Sequence[Mapping[str, Any]], *, shows_all: bool) -> RunSett
 def comparisons(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[Comparison]:
     """Compare the sources of the runs, differing ones first. `texts` maps hashes to texts."""
     by_source: dict[tuple[str, str], dict[int, RunSource]] = defaultdict(dict)
-    for run, run_sources in enumerate(sources):
+    for run_index, run_sources in enumerate(sources):
         for source in run_sources:
             if source.kind in TITLES:
-                by_source[source.kind, source.name][run] = source
-    runs_with_sources = [run for run, run_sources in enumerate(sources) if run_sources]
+                by_source[source.kind, source.name][run_index] = source
+    indices_with_sources = [run_index for run_index, run_sources in enumerate(sources) if run_sources]
     source_comparisons = [
-        _comparison(key, sources_by_run, runs_with_sources, texts) for key, sources_by_run in by_source.items()
+        _comparison(key, sources_by_index, indices_with_sources, texts) for key, sources_by_index in by_source.items()
     ]
     order = list(TITLES.values())
     return sorted(
@@ -153,20 +155,20 @@ def comparisons(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]
 
 def working_trees(sources: Sequence[Sequence[RunSource]], texts: Mapping[str, str]) -> list[WorkingTree]:
     """Return the uncommitted changes of the runs that started with any."""
-    runs_by_hashes: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
-    for run, run_sources in enumerate(sources):
+    indices_by_hashes: dict[tuple[str | None, str | None], list[int]] = defaultdict(list)
+    for run_index, run_sources in enumerate(sources):
         hashes = {source.kind: source.hash for source in run_sources}
         key = hashes.get(SourceKind.CHANGED_FILES), hashes.get(SourceKind.CHANGES)
         if any(key):
-            runs_by_hashes[key].append(run)
-    files = [_files(texts.get(names or "", "")) for names, _ in runs_by_hashes]
+            indices_by_hashes[key].append(run_index)
+    files = [_files(texts.get(names or "", "")) for names, _ in indices_by_hashes]
     files_of_all = set.intersection(*map(set, files)) if len(files) > 1 else set()
     trees = []
-    for ((_, diff), runs), tree_files in zip(runs_by_hashes.items(), files, strict=True):
+    for ((_, diff), run_indices), tree_files in zip(indices_by_hashes.items(), files, strict=True):
         lines = texts.get(diff or "", "").splitlines()
         trees.append(
             WorkingTree(
-                runs=runs,
+                run_indices=run_indices,
                 differing_files=[file for file in tree_files if file not in files_of_all],
                 common_files=[file for file in tree_files if file in files_of_all],
                 hash=diff,
@@ -190,17 +192,27 @@ def _git_line(line: str) -> DiffLine:
 
 
 def _comparison(
-    key: tuple[str, str], sources_by_run: Mapping[int, RunSource], runs: list[int], texts: Mapping[str, str]
+    key: tuple[str, str],
+    sources_by_index: Mapping[int, RunSource],
+    indices_with_sources: list[int],
+    texts: Mapping[str, str],
 ) -> Comparison:
+    """Compare one source of the runs, whose kind and name are the key. The indices are places among the compared runs:
+    of those that have this source, and of those for which any source is stored.
+    """
     kind, name = key
-    runs_by_text: dict[tuple[str | None, float | None], list[int]] = defaultdict(list)
-    for run, source in sources_by_run.items():
-        runs_by_text[source.hash, source.weight].append(run)
-    variants = [Variant(text_runs, digest, weight) for (digest, weight), text_runs in runs_by_text.items()]
-    first = variants[0]
-    differences = [_difference(first, variant, texts) for variant in variants[1:] if variant.hash != first.hash]
-    missing_runs = [run for run in runs if run not in sources_by_run]
-    return Comparison(TITLES[SourceKind(kind)], name, variants, missing_runs, differences)
+    indices_by_variant: dict[tuple[str | None, float | None], list[int]] = defaultdict(list)
+    for run_index, source in sources_by_index.items():
+        indices_by_variant[source.hash, source.weight].append(run_index)
+    variants = [
+        Variant(variant_indices, digest, weight) for (digest, weight), variant_indices in indices_by_variant.items()
+    ]
+    first_variant = variants[0]
+    differences = [
+        _difference(first_variant, variant, texts) for variant in variants[1:] if variant.hash != first_variant.hash
+    ]
+    missing_indices = [run_index for run_index in indices_with_sources if run_index not in sources_by_index]
+    return Comparison(TITLES[SourceKind(kind)], name, variants, missing_indices, differences)
 
 
 def _difference(first: Variant, second: Variant, texts: Mapping[str, str]) -> Difference:

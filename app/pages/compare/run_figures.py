@@ -87,7 +87,10 @@ def compared_tasks(results: Sequence[Results]) -> list[set[str]]:
     """Return the tasks by which each run is compared: those that the first run and all runs that share a task with it
     have in common. A run that shares none with it has its own tasks.
     """
-    tasks_by_run = [{task for task, groups in run.items() if any(group.scored for group in groups)} for run in results]
+    tasks_by_run = [
+        {task for task, groups in run_results.items() if any(group.scored for group in groups)}
+        for run_results in results
+    ]
     common = (
         set.intersection(*(tasks for tasks in tasks_by_run if tasks & tasks_by_run[0]))
         if tasks_by_run[0]
@@ -110,14 +113,23 @@ def figures_of(
     """
     tasks_by_run = compared_tasks(results)
     apart = runs_apart(tasks_by_run)
-    groups = [
-        [group for task in tasks for group in run.get(task, ())]
-        for run, tasks in zip(results, tasks_by_run, strict=True)
+    groups_by_run = [
+        [group for task in tasks for group in run_results.get(task, ())]
+        for run_results, tasks in zip(results, tasks_by_run, strict=True)
     ]
-    functions = {name for run in groups for group in run for name in group.sums if name.startswith("rewards.")}
+    functions = {
+        name
+        for run_groups in groups_by_run
+        for group in run_groups
+        for name in group.sums
+        if name.startswith("rewards.")
+    }
     names = ("reward", "solved", "truncated", "errors", "turns", "tokens", *sorted(functions))
     cells_by_name = {
-        name: [_cell(run, name, run_weights, part) for run, run_weights in zip(groups, weights, strict=True)]
+        name: [
+            _cell(run_groups, name, run_weights, part)
+            for run_groups, run_weights in zip(groups_by_run, weights, strict=True)
+        ]
         for name in names
     }
     outcome = "solved" if any(cells_by_name["solved"]) else "reward"
@@ -125,8 +137,8 @@ def figures_of(
     family_of = dict(zip(task_names, families(task_names) or (), strict=False))
     for family in dict.fromkeys(family_of.values()):
         family_groups = [
-            [group for task in tasks if family_of.get(task) == family for group in run.get(task, ())]
-            for run, tasks in zip(results, tasks_by_run, strict=True)
+            [group for task in tasks if family_of.get(task) == family for group in run_results.get(task, ())]
+            for run_results, tasks in zip(results, tasks_by_run, strict=True)
         ]
         cells = [_cell(run_groups, outcome, {}, part) for run_groups in family_groups]
         if cells not in cells_by_name.values():  # a function may score this family alone

@@ -11,14 +11,14 @@ _MOST_NAMES = 4  # arguments and sources
 _JUDGED_FIGURES = (("solved", "solved"), ("reward", "mean reward"))  # what is to be reached comes first
 
 
-def compare_run(figures: Mapping[str, Sequence[Estimate | None]], run: int, letter: str, steps: str) -> str:
+def compare_run(figures: Mapping[str, Sequence[Estimate | None]], run_index: int, letter: str, steps: str) -> str:
     """Return whether a run is better than the first one, by what is solved, or else by its rewards: "B is better than
     A: solved +30.7 ± 2.4 pp, mean reward +1.22 ± 0.06 (steps 1 to 32)"; "" if there is nothing to compare.
     """
     differences, signs = [], []
     for name, title in _JUDGED_FIGURES:
         cells = figures.get(name, ())
-        first, second = (cells[0], cells[run]) if cells else (None, None)
+        first, second = (cells[0], cells[run_index]) if cells else (None, None)
         error = second.error_from(first) if first and second else None
         if first is None or second is None or error is None:
             continue

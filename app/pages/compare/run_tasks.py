@@ -65,7 +65,7 @@ def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> Tas
     `mean1` to `mean6`; `limit` is the maximum number of lines.
     """
     tasks = sorted(set(chain.from_iterable(results)))
-    cells = [[_cell(run.get(task, ()), k) for run in results] for task in tasks]
+    cells = [[_cell(run_results.get(task, ()), k) for run_results in results] for task in tasks]
     lines = [
         _line(task, task_cells) for task, task_cells in zip(tasks, mark_clear(cells), strict=True) if any(task_cells)
     ]
@@ -76,8 +76,8 @@ def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> Tas
     tasks_by_run = compared_tasks(results)
     apart = runs_apart(tasks_by_run)
     compared_groups = [
-        [group for task in run_tasks for group in run.get(task, ())]
-        for run, run_tasks in zip(results, tasks_by_run, strict=True)
+        [group for task in run_tasks for group in run_results.get(task, ())]
+        for run_results, run_tasks in zip(results, tasks_by_run, strict=True)
     ]
     overall = _line("", [None if i in apart else _cell(groups, k) for i, groups in enumerate(compared_groups)])
     bars = [None if line.difference is None else scale.bar(line.difference) for line in lines[:limit]]
@@ -92,7 +92,9 @@ def make_table(results: Sequence[Results], k: int, sort: str, limit: int) -> Tas
 
 def group_sizes(results: Iterable[Results]) -> list[int]:
     """Return the distinct sizes of the groups, counting rollouts with a reward."""
-    return sorted({group.scored for run in results for groups in run.values() for group in groups if group.scored})
+    return sorted(
+        {group.scored for run_results in results for groups in run_results.values() for group in groups if group.scored}
+    )
 
 
 def _line(task: str, cells: list[Estimate | None]) -> TaskLine:

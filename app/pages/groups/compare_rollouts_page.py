@@ -146,11 +146,11 @@ class CompareRolloutsPage:
     whole: str
 
 
-@router.get("/runs/{name}/compare")
-def compare_rollouts(request: Request, source: SourceOfPages, name: str, a: str = "", b: str = "") -> Response:
+@router.get("/runs/{run_reference}/compare")
+def compare_rollouts(request: Request, source: SourceOfPages, run_reference: str, a: str = "", b: str = "") -> Response:
     """Show rollout `a` of this run and rollout `b` of any run of the database."""
     id_a, id_b = _parse_id("a", a), _parse_id("b", b)
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         pairs = request.query_params.multi_items()
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in {"a", "b", "whole"}])
         page = _page(db, run, chosen, id_a, id_b, is_whole="whole" in request.query_params)

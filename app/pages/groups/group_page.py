@@ -91,16 +91,16 @@ class ColumnPage:
     column: CompletionColumn
 
 
-@router.get("/runs/{name}/groups/{row_id}")
-def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Response:
+@router.get("/runs/{run_reference}/groups/{row_id}")
+def group(request: Request, source: SourceOfPages, run_reference: str, row_id: int) -> Response:
     """Show the group that contains a rollout."""
     pairs = request.query_params.multi_items()
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         rows = queries.group_rows(db, id_of(run), storable(row_id))
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in _OWN_PARAMETERS])
         choice = choice_of(pairs)
         first_id = min(row.id or 0 for row in rows)
-        if htmx.target(request) is None and (name != run.uid or row_id != first_id):
+        if htmx.target(request) is None and (run_reference != run.uid or row_id != first_id):
             return RedirectResponse(urls.group(run.uid, first_id, chosen), 303)
         summary = queries.run_summary(db, id_of(run))
         if htmx.target(request) == "group" and request.query_params.get("seen") == _seen(rows, summary):
@@ -113,10 +113,10 @@ def group(request: Request, source: SourceOfPages, name: str, row_id: int) -> Re
     return htmx.render(request, "groups/group.html", page, fragments=("group",))
 
 
-@router.get("/runs/{name}/groups/{row_id}/column")
-def column(request: Request, source: SourceOfPages, name: str, row_id: int, whole: int = 0) -> Response:
+@router.get("/runs/{run_reference}/groups/{row_id}/column")
+def column(request: Request, source: SourceOfPages, run_reference: str, row_id: int, whole: int = 0) -> Response:
     """Return the turns of one completion, for its column; `whole` is its id if none is to be left out."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         rows = queries.group_rows(db, id_of(run), storable(row_id))
         timelines = _read_timelines(db, id_of(run), [rows[0].id or 0, row_id])
         summary = queries.run_summary(db, id_of(run))

@@ -130,10 +130,10 @@ class LiveGroupsPage:
     live: GroupsLive
 
 
-@router.get("/runs/{name}/groups")
-def groups(request: Request, source: SourceOfPages, name: str) -> Response:
+@router.get("/runs/{run_reference}/groups")
+def groups(request: Request, source: SourceOfPages, run_reference: str) -> Response:
     """Show the table, a further page of it, or the error in the filter."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         pairs = request.query_params.multi_items()
         cursor_text = request.query_params.get("after")
         try:
@@ -151,7 +151,7 @@ def groups(request: Request, source: SourceOfPages, name: str) -> Response:
             summary = queries.run_summary(db, id_of(run))
             rows = _rows(db, run, chosen, choice, after, None)
             return htmx.fragment(request, "groups/_more_groups.html", MoreGroupsPage(summary, chosen, rows))
-        if htmx.target(request) is None and name != run.uid:
+        if htmx.target(request) is None and run_reference != run.uid:
             return RedirectResponse(address, 303)
         if (frame := until_counted(request, db, run, "groups", queries.survey)) is not None:
             return frame
@@ -159,10 +159,10 @@ def groups(request: Request, source: SourceOfPages, name: str) -> Response:
         return htmx.render(request, "groups/groups.html", page, fragments=("groups",), address=address)
 
 
-@router.get("/runs/{name}/groups/live")
-def live(request: Request, source: SourceOfPages, name: str) -> Response:
+@router.get("/runs/{run_reference}/groups/live")
+def live(request: Request, source: SourceOfPages, run_reference: str) -> Response:
     """Return what changed since the table was made; 204 if nothing did."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         pairs = request.query_params.multi_items()
         choice = choice_of(pairs)
         chosen = checked_filter(db, run, _filter_pairs(pairs))

@@ -47,14 +47,23 @@ def make_logged(run: Run, curves: Sequence[ScalarCurve], search: str) -> Logged:
 
 
 def _groups(curves: Iterable[ScalarCurve]) -> list[tuple[str, list[charts.Curve]]]:
-    groups: dict[str, list[ScalarCurve]] = defaultdict(list)
+    """Return the charts of each group of metrics, by its name, in the page's order."""
+    curves_by_group: dict[str, list[ScalarCurve]] = defaultdict(list)
     for curve in curves:
-        groups[_group_of(curve.name)].append(curve)
-    for name in [name for name, alone in groups.items() if len(alone) == 1 and name not in _GROUPS]:
-        groups[_OTHERS] = [*groups.get(_OTHERS, []), *groups.pop(name)]  # a row of its own would be nearly empty
+        curves_by_group[_group_of(curve.name)].append(curve)
+    lone_names = [name for name, group_curves in curves_by_group.items() if len(group_curves) == 1]
+    for group_name in lone_names:
+        if group_name not in _GROUPS:  # a row of its own would be nearly empty
+            curves_by_group[_OTHERS] = [*curves_by_group.get(_OTHERS, []), *curves_by_group.pop(group_name)]
     return [
-        (name, [charts.curve(scalar.name, tuple(scalar.points)) for scalar in sorted(groups[name], key=_rank)])
-        for name in sorted(groups, key=_group_rank)
+        (
+            group_name,
+            [
+                charts.curve(scalar.name, tuple(scalar.points))
+                for scalar in sorted(curves_by_group[group_name], key=_rank)
+            ],
+        )
+        for group_name in sorted(curves_by_group, key=_group_rank)
     ]
 
 

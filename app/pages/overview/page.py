@@ -145,21 +145,26 @@ class PreviewPage:
     address: str
 
 
-@router.get("/runs/{name}/overview")
+@router.get("/runs/{run_reference}/overview")
 def overview(
-    request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, q: str = "", seen: str = ""
+    request: Request,
+    source: SourceOfPages,
+    notebook: NotebookOfPages,
+    run_reference: str,
+    q: str = "",
+    seen: str = "",
 ) -> Response:
     """Show the page; `q` filters metrics, arguments and versions."""
     for parameter in request.query_params.keys() - {"seen"}:
         check_word(parameter, "parameter", parameter, _PARAMETERS)
     wanted = htmx.target(request)
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         run_id = id_of(run)
         all_series = rested(db, run_id, queries.step_series)
         chosen = _choose_series(all_series, request.query_params)
         parameters = _series_parameters(all_series, chosen)
         here = urls.overview(run.uid, **parameters, search=q.strip())
-        if wanted is None and name != run.uid:
+        if wanted is None and run_reference != run.uid:
             return RedirectResponse(here, 303)
         summary = queries.run_summary(db, run_id)
         now = f"{summary.run.changed}.{queries.last_logged_step(db, run_id)}.{summary.state}"
@@ -193,10 +198,10 @@ def overview(
     return htmx.render(request, "overview/overview.html", page, fragments=("overview",), address=None if seen else here)
 
 
-@router.get("/runs/{name}/overview/steps")
-def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Response:
+@router.get("/runs/{run_reference}/overview/steps")
+def steps(request: Request, source: SourceOfPages, run_reference: str, of: str) -> Response:
     """Show one chart as a table; `of` is the chart's id."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         summary = queries.run_summary(db, id_of(run))
         all_series = rested(db, id_of(run), queries.step_series)
         chosen = _choose_series(all_series, request.query_params)
@@ -211,25 +216,25 @@ def steps(request: Request, source: SourceOfPages, name: str, of: str) -> Respon
     return htmx.render(request, "overview/steps.html", page)
 
 
-@router.get("/runs/{name}/overview/preview")
-def preview(request: Request, source: SourceOfPages, name: str, step_min: int, step_max: int) -> Response:
+@router.get("/runs/{run_reference}/overview/preview")
+def preview(request: Request, source: SourceOfPages, run_reference: str, step_min: int, step_max: int) -> Response:
     """Return the lowest rollouts of some steps."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         run_id = id_of(run)
         all_series = rested(db, run_id, queries.step_series)
         chosen = _choose_series(all_series, request.query_params)
-        only = RolloutFilter(
+        rollout_filter = RolloutFilter(
             **_series_filter(all_series, chosen), step_min=step_min, step_max=step_max, sort=Sort.LOWEST_REWARD
         )
-        rows = queries.page(db, run_id, only, limit=_PREVIEWED).rows
+        rows = queries.page(db, run_id, rollout_filter, limit=_PREVIEWED).rows
         page = PreviewPage(
             summary=queries.run_summary(db, run_id),
             title=figures.window((step_min, step_max)).capitalize(),
-            count=queries.count(db, run_id, only),
-            mean=queries.mean_reward(db, run_id, only),
+            count=queries.count(db, run_id, rollout_filter),
+            mean=queries.mean_reward(db, run_id, rollout_filter),
             rows=rows,
             scale=charts.Scale.over([row.reward for row in rows if row.reward is not None]),
-            address=urls.rollouts(run.uid, only),
+            address=urls.rollouts(run.uid, rollout_filter),
         )
     return htmx.fragment(request, "overview/_preview.html", page)
 
@@ -268,20 +273,20 @@ def _steps(
     db: Connection, summary: RunSummary, all_series: Sequence[Series], chosen: Series, judged: Diagnosed | None
 ) -> Steps:
     run, run_id = summary.run, id_of(summary.run)
-    only = _series_filter(all_series, chosen)
+    series_parts = _series_filter(all_series, chosen)
     has_steps = chosen.mode == Mode.TRAIN or chosen.last > 0
     step_figures = rested(db, run_id, queries.steps, chosen)
     is_thinned = len(step_figures) < chosen.steps
     window = TileWindow.of(queries.last_steps(db, run_id, chosen, 2 * RECENT) if is_thinned else step_figures)
     first, last = (window.recent[0].step, window.recent[-1].step) if window.recent else (0, 0)
-    within = {**only, **({"step_min": first, "step_max": last} if has_steps else {})}
-    any_step = {**only, "step_min": urls.FIRST, "step_max": urls.LAST}
-    is_one = len(step_figures) < 2
-    histogram = queries.reward_histogram(db, run_id, RolloutFilter(**only)) if is_one else None
+    window_parts = {**series_parts, **({"step_min": first, "step_max": last} if has_steps else {})}
+    any_step_parts = {**series_parts, "step_min": urls.FIRST, "step_max": urls.LAST}
+    is_one_step = len(step_figures) < 2
+    histogram = queries.reward_histogram(db, run_id, RolloutFilter(**series_parts)) if is_one_step else None
     lacking = {chart for chart, figure in (("stop", "truncated"), ("status", "errors")) if run.lacks_figure(figure)}
     parts = _by_eval(db, run_id, all_series, chosen, step_figures)
     tiles = make_tiles(window, step_figures, chosen.eval_name, judged)
-    stop_reasons = [] if "stop" in lacking else _parts(run.uid, window, "stop_reasons", within)
+    stop_reasons = [] if "stop" in lacking else _parts(run.uid, window, "stop_reasons", window_parts)
     return Steps(
         series=chosen,
         first=first,
@@ -292,14 +297,14 @@ def _steps(
         points=[step.step for step in step_figures],
         thinned=chosen.steps if is_thinned else None,
         charts=[]
-        if is_one
+        if is_one_step
         else _choose_charts(chart for chart in make_charts(step_figures, parts) if chart.id not in lacking),
-        statuses=[] if stop_reasons or "status" in lacking else _parts(run.uid, window, "statuses", within),
+        statuses=[] if stop_reasons or "status" in lacking else _parts(run.uid, window, "statuses", window_parts),
         stop_reasons=stop_reasons,
-        tasks=_tasks(db, summary, chosen, (first, last), within),
-        functions=function_means(step_figures) if is_one else [],
+        tasks=_tasks(db, summary, chosen, (first, last), window_parts),
+        functions=function_means(step_figures) if is_one_step else [],
         histogram=charts.reward_chart(histogram, Range()),
-        address=urls.rollouts_where(run.uid, **any_step),
+        address=urls.rollouts_where(run.uid, **any_step_parts),
         preview=urls.preview(run.uid, chosen.mode, chosen.eval_name or ""),
     )
 
@@ -314,12 +319,12 @@ def _by_eval(
         if chosen.eval_name is None and series.mode == chosen.mode and series.eval_name is not None
     ]
     step_numbers = tuple(step.step for step in step_figures)
-    largest = sorted(evals, key=lambda series: -series.rollouts)
-    return {series.eval_name or "": rested(db, run_id, _same_steps, series, step_numbers) for series in largest}
+    evals_by_size = sorted(evals, key=lambda series: -series.rollouts)
+    return {series.eval_name or "": rested(db, run_id, _same_steps, series, step_numbers) for series in evals_by_size}
 
 
-def _same_steps(db: Connection, run_id: int, of: Series, only: tuple[int, ...]) -> list[queries.Step]:
-    return queries.steps(db, run_id, of, only=only)
+def _same_steps(db: Connection, run_id: int, series: Series, step_numbers: tuple[int, ...]) -> list[queries.Step]:
+    return queries.steps(db, run_id, series, only=step_numbers)
 
 
 def _choose_charts(candidates: Iterable[StepChart]) -> list[StepChart]:
@@ -329,7 +334,7 @@ def _choose_charts(candidates: Iterable[StepChart]) -> list[StepChart]:
     return [chart for chart in varied if chart.id != "status" or not has_ends]
 
 
-def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> list[ValueShare]:
+def _parts(run_uid: str, window: TileWindow, name: str, window_parts: dict[str, Any]) -> list[ValueShare]:
     """Count a property over the last steps, most frequent first; none if all rollouts have one that is no fault."""
     counts: Counter[str] = Counter()
     for step in window.recent:
@@ -342,7 +347,7 @@ def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> l
             word_of(value),
             count,
             mean(count, rollouts) or 0.0,
-            urls.rollouts_where(run, **within, **({name: (value,)} if value in vocabulary else {})),
+            urls.rollouts_where(run_uid, **window_parts, **({name: (value,)} if value in vocabulary else {})),
         )
         for value, count in counts.most_common()
         if count
@@ -351,9 +356,9 @@ def _parts(run: str, window: TileWindow, name: str, within: dict[str, Any]) -> l
 
 
 def _tasks(
-    db: Connection, summary: RunSummary, chosen: Series, steps: tuple[int, int], within: dict[str, Any]
+    db: Connection, summary: RunSummary, chosen: Series, steps: tuple[int, int], window_parts: dict[str, Any]
 ) -> list[tuple[TaskRewards, Bar, str]]:
     lowest = queries.lowest_tasks(db, id_of(summary.run), chosen, *steps, limit=_LOWEST_TASKS)
     scale = charts.Scale.over([task.mean for task in lowest])
-    where = partial(urls.rollouts_where, summary.run.uid, **within, sort=Sort.LOWEST_REWARD)
+    where = partial(urls.rollouts_where, summary.run.uid, **window_parts, sort=Sort.LOWEST_REWARD)
     return [(task, scale.bar(task.mean), where(tasks=(task.task,))) for task in lowest]

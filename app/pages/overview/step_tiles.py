@@ -93,20 +93,20 @@ def make_tiles(
 
 
 def _tile(kind: _Kind, window: TileWindow, steps: Sequence[Step]) -> StepTile | None:
-    now, before = kind.figure(window.recent), kind.figure(window.before)
-    if now is None:
+    figure_now, figure_before = kind.figure(window.recent), kind.figure(window.before)
+    if figure_now is None:
         return None
     thinned = steps[:: -(-len(steps) // _SPARKLINE) or 1]
     points = [(step.step, value) for step in thinned if (value := kind.figure([step])) is not None]
-    if now == kind.usual and all(value == kind.usual for _, value in points):
+    if figure_now == kind.usual and all(value == kind.usual for _, value in points):
         return None
-    change = None if before is None else now - before
+    change = None if figure_before is None else figure_now - figure_before
     tone = "quiet"
     if change is not None and kind.is_better_high:
         tone = "positive" if change > 0 else "negative" if change < 0 else "quiet"
     return StepTile(
         kind.name,
-        written(now, kind.form),
+        written(figure_now, kind.form),
         None if change is None else _format_change(change, kind.form) or None,
         tone,
         charts.sparkline(points),

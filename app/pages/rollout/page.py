@@ -74,17 +74,19 @@ class RolloutPage:
     refresh: str | None  # address to poll while the rollout is not settled; None if nothing is to come
 
 
-@router.get("/runs/{name}/rollouts/{row_id}")
-def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, name: str, row_id: int) -> Response:
+@router.get("/runs/{run_reference}/rollouts/{row_id}")
+def rollout(
+    request: Request, source: SourceOfPages, notebook: NotebookOfPages, run_reference: str, row_id: int
+) -> Response:
     """Show the timeline, the tokens or the raw record."""
     pairs = request.query_params.multi_items()
     parameters = dict(pair for pair in pairs if pair[0] in _PARAMETERS)
     view, show = _parse_view(parameters.get("view", "")), _parse_show(parameters.get("show", ""))
     turn, target = urls.parse_whole(parameters.get("turn", "")), htmx.target(request)
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         rollout = queries.rollout(db, id_of(run), storable(row_id))
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in _PARAMETERS])
-        if target is None and name != run.uid:
+        if target is None and run_reference != run.uid:
             return RedirectResponse(urls.rollout(run.uid, row_id, chosen, view=view, show=show, turn=turn), 303)
         page = _page(db, notebook, run, rollout, chosen, view, show, parameters)
     if target == "rollout" and parameters.get("seen") == _version(rollout.row, page.summary):
@@ -94,10 +96,12 @@ def rollout(request: Request, source: SourceOfPages, notebook: NotebookOfPages, 
     return htmx.render(request, "rollout/rollout.html", page, fragments=("rollout",))
 
 
-@router.get("/runs/{name}/rollouts/{row_id}/folded/{anchor}")
-def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anchor: str, show: str = "") -> Response:
+@router.get("/runs/{run_reference}/rollouts/{row_id}/folded/{anchor}")
+def folded(
+    request: Request, source: SourceOfPages, run_reference: str, row_id: int, anchor: str, show: str = ""
+) -> Response:
     """Return what a page left out of a folded card: its reasoning, or its output."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         rollout = queries.rollout(db, id_of(run), storable(row_id))
         panel = find_panel(db, run, rollout, anchor)
     card_anchor = anchor.removesuffix("-reasoning")
@@ -110,10 +114,10 @@ def folded(request: Request, source: SourceOfPages, name: str, row_id: int, anch
     return htmx.fragment(request, "rollout/_folded.html", context)
 
 
-@router.get("/runs/{name}/rollouts/{row_id}/text/{part}")
-def plain_text(source: SourceOfPages, name: str, row_id: int, part: str) -> Response:
+@router.get("/runs/{run_reference}/rollouts/{row_id}/text/{part}")
+def plain_text(source: SourceOfPages, run_reference: str, row_id: int, part: str) -> Response:
     """Return one text of a rollout as plain text, or an image that a message contains, such as a VLM's prompt."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         rollout = queries.rollout(db, id_of(run), storable(row_id))
         panel = find_panel(db, run, rollout, part)
     cards = [*timeline.make_timeline(rollout), *timeline.make_scoring(rollout)]

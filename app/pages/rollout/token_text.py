@@ -45,14 +45,14 @@ class Vocabulary:
             kinds = set(_decoder_types(orjson.loads(source).get("decoder")))
         except Exception as error:  # the library raises nothing more exact
             raise LogsUIError(f"The `tokenizers` library cannot read the stored tokenizer: {error}") from error
-        self._in_bytes = "ByteLevel" in kinds
-        self._falls_back = "ByteFallback" in kinds
+        self._is_byte_level = "ByteLevel" in kinds
+        self._has_byte_fallback = "ByteFallback" in kinds
         added = self._tokenizer.get_added_tokens_decoder()
         self.special = frozenset(index for index, token in added.items() if token.special)
         self._bytes_by_id: dict[int, bytes] = {}
         self._first_bytes: dict[int, bytes] = {}
         self._byte_ids: set[int] = set()  # ids that stand for one byte, in a vocabulary of text
-        self._anchor = None if self._in_bytes else self._find_anchor(set(added))
+        self._anchor = None if self._is_byte_level else self._find_anchor(set(added))
 
     def has(self, token: int) -> bool:
         """Return True if the tokenizer has this id; models often have more ids than their tokenizer."""
@@ -60,28 +60,31 @@ class Vocabulary:
 
     def spell(self, ids: Sequence[int]) -> TokenText:
         """Decode ids that follow each other."""
-        self._learn(set(ids))
+        self._decode_new(set(ids))
         bytes_by_id = self._bytes_by_id
         pieces = [bytes_by_id[token] for token in ids]
         if pieces and self._anchor is not None and (ids[0] not in self._byte_ids or pieces[0].isascii()):
             pieces[0] = self._decode_first(ids[0])
         return _join(self._replace_broken_runs(ids, pieces) if self._byte_ids else pieces)
 
-    def _learn(self, ids: set[int]) -> None:
-        new = sorted(ids - self._bytes_by_id.keys())
-        names = {token: self._tokenizer.id_to_token(token) if self.has(token) else None for token in new}
-        plain: list[int] = []
-        for token, name in names.items():
-            if name is None:
-                self._bytes_by_id[token] = f"⟨{token}⟩".encode()
-            elif self._in_bytes:
-                self._bytes_by_id[token] = _bytes_of(name)
-            elif self._falls_back and (byte := _fallback_byte(name)) is not None:
-                self._byte_ids.add(token)
-                self._bytes_by_id[token] = byte
+    def _decode_new(self, ids: set[int]) -> None:
+        """Store the bytes of the ids that were not seen before."""
+        new_ids = sorted(ids - self._bytes_by_id.keys())
+        pieces_by_id = {
+            token_id: self._tokenizer.id_to_token(token_id) if self.has(token_id) else None for token_id in new_ids
+        }
+        ids_to_decode: list[int] = []
+        for token_id, piece in pieces_by_id.items():
+            if piece is None:
+                self._bytes_by_id[token_id] = f"⟨{token_id}⟩".encode()
+            elif self._is_byte_level:
+                self._bytes_by_id[token_id] = _bytes_of(piece)
+            elif self._has_byte_fallback and (byte := _fallback_byte(piece)) is not None:
+                self._byte_ids.add(token_id)
+                self._bytes_by_id[token_id] = byte
             else:
-                plain.append(token)
-        self._bytes_by_id.update(zip(plain, self._decode_amid(plain), strict=True))
+                ids_to_decode.append(token_id)
+        self._bytes_by_id.update(zip(ids_to_decode, self._decode_amid(ids_to_decode), strict=True))
 
     def _decode_amid(self, ids: list[int]) -> Iterator[bytes]:
         """Decode each token between two others: many tokenizers join tokens with spaces, or drop one at an end."""

@@ -113,27 +113,27 @@ def make_view(db: Connection, run: Run, rollout: Rollout, turns: int) -> TokenVi
 def _completion(
     tokens: Tokens, mask: NDArray[np.bool_], logps: Logps | None, vocabulary: Vocabulary | None, turns: int
 ) -> Iterator[Segment]:
-    """Yield the segments of the completion, up to _MOST_TOKENS and _MOST_SEGMENTS."""
+    """Yield the segments of the completion, up to _MOST_TOKENS and _MOST_SEGMENTS; `mask` is True where sampled."""
     edges = [0, *(np.flatnonzero(np.diff(mask)) + 1).tolist(), len(mask)]
     pieces = [(start, end) for start, end in itertools.pairwise(edges) if start < end]
     has_turns = sum(bool(mask[start]) for start, _ in pieces) == turns
     turn = 0
     for start, end in pieces[:_MOST_SEGMENTS]:
-        sampled = bool(mask[start])
-        turn += sampled
-        last = min(end, _MOST_TOKENS)
-        if start >= last:
+        is_sampled = bool(mask[start])
+        turn += is_sampled
+        shown_end = min(end, _MOST_TOKENS)
+        if start >= shown_end:
             return
-        sampled_logps = logps if sampled else None  # of what was inserted a trainer writes 0, or anything
+        sampled_logps = logps if is_sampled else None  # of what was inserted a trainer writes 0, or anything
         yield Segment(
-            kind="sampled" if sampled else "inserted",
-            anchor=f"tokens-{turn}" if sampled else f"tokens-{turn}-answer",
+            kind="sampled" if is_sampled else "inserted",
+            anchor=f"tokens-{turn}" if is_sampled else f"tokens-{turn}-answer",
             turn=turn if has_turns and turn else None,
             first=start,
             count=end - start,
             mean_logp=None if sampled_logps is None else _mean_logp(sampled_logps[start:end]),
-            spelling=_spell(tokens.completion_ids[start:last], vocabulary),
-            logps="" if sampled_logps is None else _base64(sampled_logps[start:last].astype("<f2").tobytes()),
+            spelling=_spell(tokens.completion_ids[start:shown_end], vocabulary),
+            logps="" if sampled_logps is None else _base64(sampled_logps[start:shown_end].astype("<f2").tobytes()),
         )
 
 

@@ -22,17 +22,17 @@ async def _typed(request: Request) -> urls.Pairs:
     return await read_form(request, _MOST_BYTES, f"A filter has at most {_MOST_BYTES // 1_000_000} MB: shorten it.")
 
 
-@router.post("/runs/{name}")
-@router.post("/runs/{name}/groups")
+@router.post("/runs/{run_reference}")
+@router.post("/runs/{run_reference}/groups")
 def apply_filter(
-    request: Request, source: SourceOfPages, name: str, typed: Annotated[urls.Pairs, Depends(_typed)]
+    request: Request, source: SourceOfPages, run_reference: str, typed: Annotated[urls.Pairs, Depends(_typed)]
 ) -> Response:
     """Lead from the filter's form to its page. Of a long line, long terms are stored as sets: the address names them.
     Raise FilterError, and HTTPException or DatabaseError if they cannot be stored.
     """
     line = dict(typed).get(WHERE, "")
     if len(line) > _LONG:
-        with source.reading_run(name) as (db, run):
+        with source.reading_run(run_reference) as (db, run):
             chosen = checked_filter(db, run, [(WHERE, line)], longest=math.inf)
         words = []
         for words_of_term in map(str, chosen.terms):

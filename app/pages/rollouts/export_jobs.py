@@ -114,9 +114,9 @@ class Jobs:
         self._lock = threading.Lock()
         self._jobs: dict[str, Job] = {}
 
-    def start(self, run: str, format: Format, name: str, chosen: RolloutFilter) -> Job:  # noqa: A002
+    def start(self, run_uid: str, format: Format, name: str, chosen: RolloutFilter) -> Job:  # noqa: A002
         """Start an export. Raise TooManyExportsError."""
-        job = Job(secrets.token_urlsafe(12), run, format, name, time.monotonic())
+        job = Job(secrets.token_urlsafe(12), run_uid, format, name, time.monotonic())
         with self._lock:
             expiry = time.monotonic() - _KEPT_SECONDS
             ended = [other for other in self._jobs.values() if other.is_over]
@@ -130,10 +130,10 @@ class Jobs:
         threading.Thread(target=job.make, args=(self._db, chosen), name="logs-ui-export", daemon=True).start()
         return job
 
-    def find(self, run: str, job_id: str) -> Job | None:
+    def find(self, run_uid: str, job_id: str) -> Job | None:
         """Return an export; None if it was cancelled or has expired."""
         job = self._jobs.get(job_id)
-        return job if job and job.run == run else None
+        return job if job and job.run == run_uid else None
 
     def cancel(self, job_id: str) -> None:
         with self._lock:

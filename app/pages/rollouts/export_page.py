@@ -38,13 +38,13 @@ class ExportPage:
     cancel: str
 
 
-@router.post("/runs/{name}/exports")
-def begin(request: Request, source: SourceOfPages, name: str) -> Response:
+@router.post("/runs/{run_reference}/exports")
+def begin(request: Request, source: SourceOfPages, run_reference: str) -> Response:
     """Start an export; a file that is ready within a second is downloaded at once."""
     format = request.query_params.get("format", "")  # noqa: A001 - the parameter's name
     check_word("format", "format", format, FORMATS)
     file_format: Format = next(kind for kind in _MEDIA_TYPES if kind == format)
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         pairs = _filter_pairs(request)
         chosen = checked_filter(db, run, pairs)
     job = _jobs(request).start(run.uid, file_format, file_name(run, chosen, file_format), chosen)
@@ -54,12 +54,12 @@ def begin(request: Request, source: SourceOfPages, name: str) -> Response:
     return RedirectResponse(address, 303)
 
 
-@router.get("/runs/{name}/exports/{job_id}")
-def watch(request: Request, source: SourceOfPages, name: str, job_id: str) -> Response:
+@router.get("/runs/{run_reference}/exports/{job_id}")
+def watch(request: Request, source: SourceOfPages, run_reference: str, job_id: str) -> Response:
     """Show the progress, and lead to the file."""
-    job = _find_job(request, name, job_id)
+    job = _find_job(request, run_reference, job_id)
     with source.reading() as db:
-        run = queries.find_run(db, name)
+        run = queries.find_run(db, run_reference)
     pairs = _filter_pairs(request)
     page = ExportPage(
         run=run,
@@ -71,12 +71,12 @@ def watch(request: Request, source: SourceOfPages, name: str, job_id: str) -> Re
     return htmx.render(request, "rollouts/export.html", page, fragments=("job",))
 
 
-@router.get("/runs/{name}/exports/{job_id}/file")
-def fetch(request: Request, name: str, job_id: str) -> Response:
+@router.get("/runs/{run_reference}/exports/{job_id}/file")
+def fetch(request: Request, run_reference: str, job_id: str) -> Response:
     """Return the file."""
-    job = _find_job(request, name, job_id)
+    job = _find_job(request, run_reference, job_id)
     if job.size is None:
-        return RedirectResponse(urls.exported(name, job_id, _filter_pairs(request)), 303)
+        return RedirectResponse(urls.exported(run_reference, job_id, _filter_pairs(request)), 303)
     headers = {
         "Content-Disposition": f'attachment; filename="{job.name}"',
         "Content-Length": str(job.size),
@@ -86,12 +86,12 @@ def fetch(request: Request, name: str, job_id: str) -> Response:
     return StreamingResponse(job.blocks(), media_type=_MEDIA_TYPES[job.format], headers=headers)
 
 
-@router.post("/runs/{name}/exports/{job_id}/cancel")
-def cancel(request: Request, name: str, job_id: str) -> Response:
+@router.post("/runs/{run_reference}/exports/{job_id}/cancel")
+def cancel(request: Request, run_reference: str, job_id: str) -> Response:
     """Cancel the export."""
-    _find_job(request, name, job_id)
+    _find_job(request, run_reference, job_id)
     _jobs(request).cancel(job_id)
-    return RedirectResponse(urls.rollouts_said(name, _filter_pairs(request)), 303)
+    return RedirectResponse(urls.rollouts_said(run_reference, _filter_pairs(request)), 303)
 
 
 def file_name(run: Run, chosen: RolloutFilter, ending: str) -> str:
@@ -116,8 +116,8 @@ def _jobs(request: Request) -> Jobs:
     return jobs
 
 
-def _find_job(request: Request, name: str, job_id: str) -> Job:
-    job = _jobs(request).find(name, job_id)
+def _find_job(request: Request, run_reference: str, job_id: str) -> Job:
+    job = _jobs(request).find(run_reference, job_id)
     if job is None:
         raise ExportNotFoundError("This file no longer exists: the export was cancelled or has expired. Export again.")
     return job

@@ -88,10 +88,10 @@ class LivePage:
     mistake: None = None
 
 
-@router.get("/runs/{name}")
-def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
+@router.get("/runs/{run_reference}")
+def rollouts(request: Request, source: SourceOfPages, run_reference: str) -> Response:
     """Show the table, a further page of it, a pivot, or the error in the filter."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         pairs = [pair for pair in request.query_params.multi_items() if pair[0] not in _PAGE_PARAMETERS]
         view_pairs, filter_pairs = split(pairs)
         cursor_text = request.query_params.get("after")
@@ -116,7 +116,7 @@ def rollouts(request: Request, source: SourceOfPages, name: str) -> Response:
             return htmx.fragment(request, "rollouts/_more.html", more)
         canonical = [*print_filter(chosen), *print_view(view)]
         request_pairs = [*filter_pairs, *view_pairs] if "choose" not in request.query_params else None
-        if htmx.target(request) is None and (name != run.uid or request_pairs != canonical):
+        if htmx.target(request) is None and (run_reference != run.uid or request_pairs != canonical):
             return remember_columns(request, view, RedirectResponse(address, 303))
         if (frame := until_counted(request, db, run, "rollouts", queries.kinds)) is not None:
             return frame
@@ -199,10 +199,10 @@ def remember_columns(request: Request, view: View, response: Response) -> Respon
     return response
 
 
-@router.get("/runs/{name}/live")
-def live(request: Request, source: SourceOfPages, name: str) -> Response:
+@router.get("/runs/{run_reference}/live")
+def live(request: Request, source: SourceOfPages, run_reference: str) -> Response:
     """Return what changed since the table was made; 204 if nothing did."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         view_pairs, pairs = split(request.query_params.multi_items())
         view = parse_view(view_pairs)
         chosen = checked_filter(db, run, [pair for pair in pairs if pair[0] not in _LIVE_PARAMETERS])

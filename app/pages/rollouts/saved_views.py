@@ -19,12 +19,12 @@ def query_of(chosen: RolloutFilter, view: View) -> str:
     return urlencode([*print_filter(chosen), *print_view(view)])
 
 
-@router.post("/runs/{name}/views")
-def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str) -> Response:
+@router.post("/runs/{run_reference}/views")
+def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, run_reference: str) -> Response:
     """Store the view `query` as `name`, in place of another of that name, or delete the one called `delete`. Raise
     FilterError if the query is not a view of this run's table.
     """
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         view_pairs, filter_pairs = split(parse_qsl(form.get("query", "")))
         query = query_of(checked_filter(db, run, filter_pairs), parse_view(view_pairs))
     if form.get("name", "").strip():

@@ -62,12 +62,14 @@ class _Candidate:
     goes_on: bool = False
 
 
-@router.get("/runs/{name}/suggestions")
-def suggestions(request: Request, source: SourceOfPages, name: str, where: str = "", at: int | None = None) -> Response:
+@router.get("/runs/{run_reference}/suggestions")
+def suggestions(
+    request: Request, source: SourceOfPages, run_reference: str, where: str = "", at: int | None = None
+) -> Response:
     """Suggest for the text `where` with the caret at `at`, in UTF-16 units, or at its end."""
     cursor = len(where) if at is None else len(_units(where)[: 2 * max(at, 0)].decode("utf-16-le", "ignore"))
     place = place_at(where, cursor)
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         candidates = list(_candidates(db, queries.run_summary(db, id_of(run)), place))
     page = SuggestionsPage(where, [_suggestion(where, place, candidate) for candidate in candidates])
     return htmx.fragment(request, "rollouts/_suggestions.html", page)

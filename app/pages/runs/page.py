@@ -121,10 +121,10 @@ def live(request: Request, source: SourceOfPages) -> Response:
     return htmx.fragment(request, "runs/_runs_live.html", page)
 
 
-@router.get("/runs/{name}/verdict")
-def run_verdict(request: Request, source: SourceOfPages, name: str) -> Response:
+@router.get("/runs/{run_reference}/verdict")
+def run_verdict(request: Request, source: SourceOfPages, run_reference: str) -> Response:
     """Return the verdict on a run, for its line in the list."""
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         return htmx.fragment(request, "runs/_run_verdict.html", VerdictLine(run, outline(db, run)))
 
 
@@ -171,16 +171,18 @@ def _view(request: Request) -> RunsView:
 
 def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, place: str | None) -> RunsPage:
     counts = queries.count_runs(db, chosen)
-    arguments = differing(queries.run_configs(db, chosen, _COMPARED))
+    differing_arguments = differing(queries.run_configs(db, chosen, _COMPARED))
     groups, is_ordered = {}, bool(view.sort or view.by)
     if is_ordered:
         begin = urls.parse_whole(place or "0")
-        ordered = view.ordered(_lines(db, view, arguments, queries.list_runs(db, chosen, limit=MOST_SORTED).runs))
+        ordered = view.ordered(
+            _lines(db, view, differing_arguments, queries.list_runs(db, chosen, limit=MOST_SORTED).runs)
+        )
         groups, lines, end = view.groups(ordered), ordered[begin : begin + PAGE_SIZE], begin + PAGE_SIZE
         following = urls.runs(chosen, view=[*view.pairs(), ("after", str(end))]) if end < len(ordered) else None
     else:
         newest = queries.list_runs(db, chosen, after=urls.parse_cursor(place) if place else None, limit=PAGE_SIZE)
-        lines = _lines(db, view, arguments, newest.runs)
+        lines = _lines(db, view, differing_arguments, newest.runs)
         following = urls.runs(chosen, after=newest.next) if newest.next else None
     return RunsPage(
         database=masked_address(address),
@@ -194,7 +196,7 @@ def _page(db: Connection, address: Address, chosen: RunFilter, view: RunsView, p
         is_first=place is None,
         live=_live(db, chosen, _list_open(lines), None),
         empty_kind="" if counts.all else "empty",
-        arguments=arguments,
+        arguments=differing_arguments,
         unsorted=max(0, counts.matching - MOST_SORTED) if is_ordered else 0,
     )
 
@@ -207,20 +209,28 @@ def _empty(address: Address, chosen: RunFilter, view: RunsView) -> RunsPage:
     return RunsPage(masked_address(address), exists, chosen, nothing, view, [], {}, None, True, live, empty_kind, [], 0)
 
 
-def _lines(db: Connection, view: RunsView, arguments: list[str], listed_runs: Sequence[ListedRun]) -> list[RunLine]:
+def _lines(
+    db: Connection, view: RunsView, differing_arguments: list[str], listed_runs: Sequence[ListedRun]
+) -> list[RunLine]:
     wants_solved = "solved" in {*view.column_keys, view.sort.removeprefix("-")}
-    until = time.monotonic() + _SOLVED_SECONDS
+    deadline = time.monotonic() + _SOLVED_SECONDS
     lines = []
     for listed in listed_runs:
         summary, run = listed.summary, listed.summary.run
-        latest, is_current = cached_outline(db, run)
-        if wants_solved and not is_current and summary.reward is not None and time.monotonic() < until:
-            latest, is_current = outline(db, run), True
+        latest_outline, is_current = cached_outline(db, run)
+        if wants_solved and not is_current and summary.reward is not None and time.monotonic() < deadline:
+            latest_outline, is_current = outline(db, run), True
         is_open = run.state == RunState.RUNNING
-        differences = told_apart(run.config, arguments)
+        differences = told_apart(run.config, differing_arguments)
         lines.append(
             RunLine(
-                listed, _sparkline(summary.reward_curve), _seconds(listed), is_open, latest, is_current, differences
+                listed,
+                _sparkline(summary.reward_curve),
+                _seconds(listed),
+                is_open,
+                latest_outline,
+                is_current,
+                differences,
             )
         )
     return lines

@@ -35,12 +35,12 @@ class ShownCard:
 
 
 def make_cards(
-    report: Report, cards: tuple[Card, ...], settings: Settings, run: str, count: Counting
+    report: Report, cards: tuple[Card, ...], settings: Settings, run_uid: str, count: Counting
 ) -> list[ShownCard]:
     """Return these cards of a report, highest cost first; a card explained by another one is in that one's `children`.
     `count` counts the rollouts of a filter.
     """
-    cards_by_id = {card.id: _show_card(report, card, settings, run, count, parents(card, cards)) for card in cards}
+    cards_by_id = {card.id: _show_card(report, card, settings, run_uid, count, parents(card, cards)) for card in cards}
     for card in cards:
         if parent_cards := parents(card, cards):
             _find_top(parent_cards[0], cards, cards_by_id).children.append(cards_by_id[card.id])
@@ -62,7 +62,7 @@ def list_checks(report: Report) -> dict[str, list[tuple[Checked, Diagnostic | No
 
 
 def _show_card(
-    report: Report, card: Card, settings: Settings, run: str, count: Counting, parent_cards: list[Card]
+    report: Report, card: Card, settings: Settings, run_uid: str, count: Counting, parent_cards: list[Card]
 ) -> ShownCard:
     rollout_filter, loss = _parse_filter(card.where), report.fall.lost + report.fall.above
     return ShownCard(
@@ -72,7 +72,7 @@ def _show_card(
         trend=line(card.trend, card.since_step, card.limit, card.since_range),
         where=report.where_of(card),
         count=None if rollout_filter is None else count(rollout_filter),
-        address=urls.matching(run, report.where_of(card)),
+        address=urls.matching(run_uid, report.where_of(card)),
         user_threshold=settings.thresholds.get(card.id),
         parents=[
             (parent.id, _DIAGNOSTICS[parent.id].name if parent.id in _DIAGNOSTICS else parent.id)

@@ -16,7 +16,7 @@ _TABLES = {
 }
 
 
-def make_tables(report: Report, run: str) -> list[tuple[str, str, FigureTable]]:
+def make_tables(report: Report, run_uid: str) -> list[tuple[str, str, FigureTable]]:
     """Build the tables of the run with that uid, each with its `Contrast.id` and title."""
     tables = []
     for contrast in report.contrasts:
@@ -25,7 +25,7 @@ def make_tables(report: Report, run: str) -> list[tuple[str, str, FigureTable]]:
         first_lines = [pair for pair in sorted_lines if pair.is_clear or pair.name in _FIRST][:_MOST_LINES]
         other_lines = [pair for pair in sorted_lines if pair not in first_lines]
         lines = [
-            [_line(pair, run, report, is_linked=contrast.id != "groups") for pair in part]
+            [_line(pair, run_uid, report, is_linked=contrast.id != "groups") for pair in part]
             for part in (first_lines, other_lines)
         ]
         tables.append(
@@ -38,7 +38,7 @@ def make_tables(report: Report, run: str) -> list[tuple[str, str, FigureTable]]:
     return tables
 
 
-def _line(pair: FigureDifference, run: str, report: Report, *, is_linked: bool) -> FigureLine:
+def _line(pair: FigureDifference, run_uid: str, report: Report, *, is_linked: bool) -> FigureLine:
     write, (first, last) = percent if pair.is_share else figure, report.steps or (0, 0)
     span = f"step:{first if pair.since is None or pair.trend_of_others else pair.since}..{last}"
     place_term = links.tasks([pair.name], pair.place) if pair.place else ""
@@ -50,5 +50,7 @@ def _line(pair: FigureDifference, run: str, report: Report, *, is_linked: bool) 
         differences=[FigureCell(difference(pair.chosen - pair.others, pair.error, is_share=pair.is_share))],
         since="" if pair.since is None else f"{pair.since:,}",
         trend=line(pair.trend, pair.since, others=(pair.trend_of_others,) if pair.trend_of_others else ()),
-        address=urls.matching(run, " ".join(filter(None, [place_term, report.within, span]))) if is_linked else None,
+        address=urls.matching(run_uid, " ".join(filter(None, [place_term, report.within, span])))
+        if is_linked
+        else None,
     )

@@ -180,12 +180,12 @@ class WhyPage:
     is_new: bool
 
 
-@router.get("/runs/{name}/why")
+@router.get("/runs/{run_reference}/why")
 def why(
     request: Request,
     source: SourceOfPages,
     notebook: NotebookOfPages,
-    name: str,
+    run_reference: str,
     step_min: str = "",
     step_max: str = "",
     task: str = "",
@@ -197,9 +197,9 @@ def why(
         check_word(parameter, "parameter", parameter, _PARAMETERS)
     selection = Slice.of(step_min, step_max, task, eval)
     target = htmx.target(request)
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         address = urls.why(run.uid, **vars(selection))
-        if target is None and name != run.uid:
+        if target is None and run_reference != run.uid:
             return RedirectResponse(address, 303)
         if (frame := until_diagnosed(request, db, run, "why/why.html", "causes")) is not None:
             return frame

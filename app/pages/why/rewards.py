@@ -65,7 +65,7 @@ class Matrix(NamedTuple):
     lines: list[tuple[str, list[CorrelationCell]]]
 
 
-def matrix(run: str, names: list[str], r_by_pair: dict[tuple[str, str], float], window: StepWindow) -> Matrix:
+def matrix(run_uid: str, names: list[str], r_by_pair: dict[tuple[str, str], float], window: StepWindow) -> Matrix:
     columns = [(key(name), name, rewards(name)) for name in names]
     recorded_fields = {name: field for name, field in _FIELDS.items() if np.isfinite(getattr(window.rows, field)).any()}
     others = [(name, OTHERS[name], field) for name, field in recorded_fields.items()]
@@ -73,14 +73,20 @@ def matrix(run: str, names: list[str], r_by_pair: dict[tuple[str, str], float], 
         heads=[(name, f"Value returned by {name}") for _, name, _ in columns]
         + [(title, MEANING[name]) for name, title, _ in others],
         lines=[
-            (name, [_cell(run, window, r_by_pair, (column_key, name, field), column) for column in (*columns, *others)])
+            (
+                name,
+                [
+                    _cell(run_uid, window, r_by_pair, (column_key, name, field), column)
+                    for column in (*columns, *others)
+                ],
+            )
             for column_key, name, field in columns
         ],
     )
 
 
 def _cell(
-    run: str,
+    run_uid: str,
     window: StepWindow,
     r_by_pair: dict[tuple[str, str], float],
     first_column: tuple[str, str, str],
@@ -92,7 +98,7 @@ def _cell(
     names = listed([first_column[1], second_column[1]])
     # Only rollouts that were scored have a reward: `reward:none` is no term.
     terms = [f"-{field}:none" for field in (first_column[2], second_column[2]) if field != "reward"]
-    address = urls.rollouts(run, window.make_filter(" ".join(terms)))
+    address = urls.rollouts(run_uid, window.make_filter(" ".join(terms)))
     if math.isnan(r):
         return CorrelationCell(
             None, "unknown", f"{names}: one of them does not vary within groups, or too few rollouts have both", address
@@ -193,7 +199,7 @@ def _verdict(reward_functions: list[Function], window: StepWindow) -> str:
     return f"{explanation}; {most_left.name} has most left to gain ({figure(most_left.left)})."
 
 
-def _line(run: str, function: Function, window: StepWindow) -> FunctionLine:
+def _line(run_uid: str, function: Function, window: StepWindow) -> FunctionLine:
     field = rewards(function.name)
     best_value = function.best / function.weight if function.weight > 0 else None
     scored_term = "" if window.rows.scored.all() else " scored:yes"
@@ -202,15 +208,15 @@ def _line(run: str, function: Function, window: StepWindow) -> FunctionLine:
         sparkline=_sparkline(function.trend),
         change=None if function.mean is None or function.before is None else function.mean - function.before,
         bar=None if function.share is None else charts.Scale(min(0.0, function.share), 1.0).bar(function.share),
-        all_address=urls.rollouts(run, window.make_filter(f"-{field}:none")),
+        all_address=urls.rollouts(run_uid, window.make_filter(f"-{field}:none")),
         below_address=None
         if best_value is None
-        else urls.rollouts(run, window.make_filter(f"{field}<{best_value:.9g}")),
-        without_address=urls.rollouts(run, window.make_filter(f"{field}:none{scored_term}")),
+        else urls.rollouts(run_uid, window.make_filter(f"{field}<{best_value:.9g}")),
+        without_address=urls.rollouts(run_uid, window.make_filter(f"{field}:none{scored_term}")),
     )
 
 
-def _sums(run: str, window: StepWindow, diagnosis: Diagnosed) -> list[SumLine]:
+def _sums(run_uid: str, window: StepWindow, diagnosis: Diagnosed) -> list[SumLine]:
     rows, run_rows = window.rows, diagnosis.rows
     scale = diagnosis.report.scale
     best_mean, below_term = float(scale.bests(rows).mean()), "" if scale.units else f"reward<{scale.best:.9g}"
@@ -222,10 +228,16 @@ def _sums(run: str, window: StepWindow, diagnosis: Diagnosed) -> list[SumLine]:
             mean=average,
             nothing=mean(np.where(rows.scored, np.isnan(values), np.nan)),
             left=max(best_mean - average, 0.0) if name == REWARD else None,
-            below_address=urls.rollouts(run, window.make_filter(below_term)) if name == REWARD and below_term else None,
+            below_address=urls.rollouts(run_uid, window.make_filter(below_term))
+            if name == REWARD and below_term
+            else None,
             sparkline=_sparkline(run_rows.by_step(getattr(run_rows, field))),
-            all_address=urls.rollouts(run, window.make_filter("scored:yes" if name == REWARD else f"-{field}:none")),
-            without_address=urls.rollouts(run, window.make_filter("scored:no" if name == REWARD else f"{field}:none")),
+            all_address=urls.rollouts(
+                run_uid, window.make_filter("scored:yes" if name == REWARD else f"-{field}:none")
+            ),
+            without_address=urls.rollouts(
+                run_uid, window.make_filter("scored:no" if name == REWARD else f"{field}:none")
+            ),
         )
         for name, field, values in columns
         if (average := mean(values)) is not None
@@ -241,7 +253,7 @@ def _group_functions(names: list[str]) -> dict[str, list[str]]:
 
 
 def _stacks(
-    run: str, diagnosis: Diagnosed, functions_by_title: dict[str, list[str]], window: StepWindow
+    run_uid: str, diagnosis: Diagnosed, functions_by_title: dict[str, list[str]], window: StepWindow
 ) -> list[StepStack]:
     """Build the chart of variance shares. Many steps are binned, since a step has few groups."""
     if len(functions_by_title) < 2 or len(diagnosis.rows.steps) < 2:
@@ -259,7 +271,7 @@ def _stacks(
                 (label(name, 40), percent(value).replace("-", "\u2212"))
                 for name, value in zip(functions_by_title, line, strict=True)
             ],
-            urls.groups(run, RolloutFilter(modes=(window.mode,), **bins.ends(place))),
+            urls.groups(run_uid, RolloutFilter(modes=(window.mode,), **bins.ends(place))),
         )
         for place, line in enumerate(
             np.stack([sum(shares[name] for name in names) for names in functions_by_title.values()], 1).tolist()

@@ -80,13 +80,13 @@ def make_panel(diagnosis: Diagnosed, *, is_saved: bool, place: str) -> Panel:
     )
 
 
-@router.post("/runs/{name}/why/settings")
-def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, name: str) -> Response:
+@router.post("/runs/{run_reference}/why/settings")
+def save(source: SourceOfPages, notebook: WritableNotebook, form: FormOfPages, run_reference: str) -> Response:
     """Store `max_reward`, `solved_at`, `solved_by`, `reference`, `steps` and `threshold.ID`, each of which may be
     empty; `reset` deletes all of them. Raise SettingsError if a value is not a number or out of range, or the values
     contradict each other.
     """
-    with source.reading_run(name) as (db, run):
+    with source.reading_run(run_reference) as (db, run):
         old_settings = settings_of(db, run)
     settings = None if "reset" in form else _settings(form, old_settings)
     if settings is not None:

@@ -122,15 +122,20 @@ def fresh_of(summary: RunSummary) -> Fresh | None:
     return _fresh(summary, _version_of(summary), summary.rollouts) if summary.is_alive else None
 
 
-@router.get("/runs/{name}/why/fresh")
+@router.get("/runs/{run_reference}/why/fresh")
 def fresh(
-    request: Request, source: SourceOfPages, name: str, seen: str = "", made: str = "", rollouts: str = ""
+    request: Request,
+    source: SourceOfPages,
+    run_reference: str,
+    seen: str = "",
+    made: str = "",
+    rollouts: str = "",
 ) -> Response:
     """Return the changes since a page was made; 204 without new ones since the last poll. `seen` is the version of the
     run at the last poll; `made` and `rollouts` are its version and its number of rollouts when the page was made.
     """
     with source.reading() as db:
-        summary = queries.run_summary(db, id_of(queries.find_run(db, name)))
+        summary = queries.run_summary(db, id_of(queries.find_run(db, run_reference)))
     if seen == _version_of(summary):
         return htmx.nothing_new()
     return htmx.fragment(request, "why/_why_fresh.html", FreshPage(_fresh(summary, made, urls.parse_whole(rollouts))))
@@ -164,12 +169,12 @@ def tab_router(tab: str, make: Callable[[Connection, RunSummary, Diagnosed, Step
     """Return the router of the page `why/why_TAB.html`, which `make` makes for the steps that `find_window` reads."""
     router, template = APIRouter(), f"why/why_{tab}.html"
 
-    @router.get(f"/runs/{{name}}/why/{tab}")
-    def show(request: Request, source: SourceOfPages, name: str, steps: str = "") -> Response:
+    @router.get(f"/runs/{{run_reference}}/why/{tab}")
+    def show(request: Request, source: SourceOfPages, run_reference: str, steps: str = "") -> Response:
         for parameter in request.query_params:
             check_word(parameter, "parameter", parameter, ("steps", WAIT))
-        with source.reading_run(name) as (db, run):
-            if name != run.uid:
+        with source.reading_run(run_reference) as (db, run):
+            if run_reference != run.uid:
                 return RedirectResponse(urls.why(run.uid, tab, steps=steps), 303)
             if (frame := until_diagnosed(request, db, run, template, tab)) is not None:
                 return frame

@@ -129,7 +129,7 @@ class Heat(NamedTuple):
 
 
 def make_heat(
-    run: str, rows: Rows, scale: Scale, tasks: Ints, task_figures: Figures, task_labels: Labels, **where: Any
+    run_uid: str, rows: Rows, scale: Scale, tasks: Ints, task_figures: Figures, task_labels: Labels, **where: Any
 ) -> Heat:
     """Build the heat map of some tasks, indices into `rows.tasks`, in their order. `rows` and `task_figures` are of the
     steps shown, `scale` and `task_labels` of the whole run; `where` are filter parts that all links have.
@@ -150,10 +150,10 @@ def make_heat(
                     for name in ("mean", "share", "pass_1", "pass_k")
                 },
                 reach=REACHES[task_figures.reach[task]],
-                cells=_cells(run, task_cells, place, columns, edges, tasks=(rows.tasks[task],), **where),
-                address=urls.rollouts_where(run, tasks=(rows.tasks[task],), **_step_range(rows), **where),
+                cells=_cells(run_uid, task_cells, place, columns, edges, tasks=(rows.tasks[task],), **where),
+                address=urls.rollouts_where(run_uid, tasks=(rows.tasks[task],), **_step_range(rows), **where),
                 attempts_address=urls.rollouts_where(
-                    run, tasks=(rows.tasks[task],), scored=(Scored.YES.value,), **_step_range(rows), **where
+                    run_uid, tasks=(rows.tasks[task],), scored=(Scored.YES.value,), **_step_range(rows), **where
                 ),
             )
             for place, task in enumerate(tasks.tolist())
@@ -168,10 +168,10 @@ def make_heat(
 
 
 def _cells(
-    run: str, task_cells: Cells, place: int, columns: Columns, edges: Floats, **where: Any
+    run_uid: str, task_cells: Cells, place: int, columns: Columns, edges: Floats, **where: Any
 ) -> list[HeatCell | None]:
-    steps_address = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.LAST)
-    step_address = urls.rollouts_where(run, **where, step_min=urls.FIRST, step_max=urls.FIRST)
+    steps_address = urls.rollouts_where(run_uid, **where, step_min=urls.FIRST, step_max=urls.LAST)
+    step_address = urls.rollouts_where(run_uid, **where, step_min=urls.FIRST, step_max=urls.FIRST)
     line: list[HeatCell | None] = []
     task_columns = (
         table[place]

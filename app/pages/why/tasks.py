@@ -71,11 +71,11 @@ class TaskChoice:
         check_word("sort", "order", choice.sort, list(SORTS))
         return choice
 
-    def address(self, run: str, **parts: Any) -> str:
+    def address(self, run_uid: str, **parts: Any) -> str:
         """Return the address with some parameters changed; a new selection starts at its first page."""
         choice = replace(self, **{"page": 1, **parts})
         sort, page = "" if choice.sort == "worst" else choice.sort, "" if choice.page == 1 else choice.page
-        return urls.why(run, "tasks", label=choice.label, q=choice.q, sort=sort, steps=choice.steps, page=page)
+        return urls.why(run_uid, "tasks", label=choice.label, q=choice.q, sort=sort, steps=choice.steps, page=page)
 
 
 @dataclass(frozen=True)
@@ -116,12 +116,12 @@ class WhyTasksPage(WhyTab):
     heat: Heat | None  # None without tasks
 
 
-@router.get("/runs/{name}/why/tasks")
-def why_tasks(request: Request, source: SourceOfPages, name: str) -> Response:
+@router.get("/runs/{run_reference}/why/tasks")
+def why_tasks(request: Request, source: SourceOfPages, run_reference: str) -> Response:
     """Show the page."""
     choice = TaskChoice.of(request.query_params)
-    with source.reading_run(name) as (db, run):
-        if name != run.uid:
+    with source.reading_run(run_reference) as (db, run):
+        if run_reference != run.uid:
             return RedirectResponse(choice.address(run.uid, page=choice.page), 303)
         if (frame := until_diagnosed(request, db, run, "why/why_tasks.html", "tasks")) is not None:
             return frame

@@ -127,7 +127,7 @@ def _page(db: Connection, summary: RunSummary, diagnosis: Diagnosed, window: Ste
     )
 
 
-def _lines(run: str, window: StepWindow, codes: Ints, success: Success) -> list[OutcomeLine]:
+def _lines(run_uid: str, window: StepWindow, codes: Ints, success: Success) -> list[OutcomeLine]:
     rollouts, tokens = counts(codes), counts(codes, window.rows.completion_tokens)
     lines = [
         OutcomeLine(
@@ -136,7 +136,7 @@ def _lines(run: str, window: StepWindow, codes: Ints, success: Success) -> list[
             int(count),
             count / len(codes),
             int(tokens[outcome]),
-            _address(run, window, where(outcome, window.rows, codes, success=success)),
+            _address(run_uid, window, where(outcome, window.rows, codes, success=success)),
         )
         for outcome, count in rollouts.items()
         if count
@@ -144,10 +144,10 @@ def _lines(run: str, window: StepWindow, codes: Ints, success: Success) -> list[
     return sorted(lines, key=lambda line: (line.outcome != Outcome.TRAINED, -line.rollouts))
 
 
-def _broken(run: str, window: StepWindow, codes: Ints, success: Success) -> Broken | None:
+def _broken(run_uid: str, window: StepWindow, codes: Ints, success: Success) -> Broken | None:
     is_broken = (codes == OUTCOMES.index(Outcome.TRAINED)) & has_cause(window.rows, LossCause.INFRASTRUCTURE)
     terms = where(Outcome.TRAINED, window.rows, codes, success=success)
-    address = _address(run, window, terms and f"{terms} cause:{LossCause.INFRASTRUCTURE}")
+    address = _address(run_uid, window, terms and f"{terms} cause:{LossCause.INFRASTRUCTURE}")
     return (
         Broken(int(is_broken.sum()), float(window.rows.advantage[is_broken].mean()), address)
         if is_broken.any()
@@ -155,11 +155,11 @@ def _broken(run: str, window: StepWindow, codes: Ints, success: Success) -> Brok
     )
 
 
-def _address(run: str, window: StepWindow, terms: str) -> str | None:
-    return urls.rollouts(run, window.make_filter(terms)) if terms else None
+def _address(run_uid: str, window: StepWindow, terms: str) -> str | None:
+    return urls.rollouts(run_uid, window.make_filter(terms)) if terms else None
 
 
-def _stacks(run: str, rows: Rows, codes: Ints, kinds: list[Outcome]) -> list[StepStack]:
+def _stacks(run_uid: str, rows: Rows, codes: Ints, kinds: list[Outcome]) -> list[StepStack]:
     """Build the chart of outcomes; many steps are binned."""
     if len(rows.steps) < 2:
         return []
@@ -175,7 +175,7 @@ def _stacks(run: str, rows: Rows, codes: Ints, kinds: list[Outcome]) -> list[Ste
             [f"outcome-{outcome.value}" for outcome in kinds],
             line,
             [(words.OUTCOMES[outcome].text, f"{count:,}") for outcome, count in zip(kinds, line, strict=True)],
-            urls.rollouts(run, RolloutFilter(modes=(Mode.TRAIN,), **bins.ends(place))),
+            urls.rollouts(run_uid, RolloutFilter(modes=(Mode.TRAIN,), **bins.ends(place))),
         )
         for place, line in enumerate(lines)
         if sum(line)
@@ -185,6 +185,7 @@ def _stacks(run: str, rows: Rows, codes: Ints, kinds: list[Outcome]) -> list[Ste
 def _verdict(
     summary: RunSummary, window: StepWindow, lines: list[OutcomeLine], policy_signals: list[Signal]
 ) -> tuple[str, bool]:
+    """Return the verdict, and True if it is a warning."""
     if window.mode != Mode.TRAIN and summary.rollouts:
         return "This run trains no policy: it is an evaluation.", False
     total = sum(line.rollouts for line in lines)
@@ -193,8 +194,8 @@ def _verdict(
     trained_line = next((line for line in lines if line.outcome == Outcome.TRAINED), None)
     unknown_count = sum(line.rollouts for line in lines if line.outcome == Outcome.NOT_RECORDED)
     if trained_line is None and unknown_count:
-        rollouts = f"{unknown_count:,} of {total:,} rollouts of {window.steps_text}"
-        return f"Of {rollouts} it is not recorded whether they were trained on.", False
+        rollouts_text = f"{unknown_count:,} of {total:,} rollouts of {window.steps_text}"
+        return f"Of {rollouts_text} it is not recorded whether they were trained on.", False
     if trained_line is None:
         return f"None of the {total:,} rollouts of {window.steps_text} contributed to the gradient.", True
     subject = f"{trained_line.rollouts:,} of {total:,} rollouts of {window.steps_text} ({percent(trained_line.share)})"
@@ -204,11 +205,11 @@ def _verdict(
     return f"{subject} contributed to the gradient.", trained_line.share < 0.5
 
 
-def _masks(run: str, window: StepWindow, codes: Ints, diagnosis: Diagnosed) -> list[tuple[Mask, str | None]]:
+def _masks(run_uid: str, window: StepWindow, codes: Ints, diagnosis: Diagnosed) -> list[tuple[Mask, str | None]]:
     is_trained = codes == OUTCOMES.index(Outcome.TRAINED)
     terms = where(Outcome.TRAINED, window.rows, codes, success=diagnosis.report.scale.success)
     return [
-        (mask, None if mask.where is None or not terms else _address(run, window, f"{terms} {mask.where}".strip()))
+        (mask, None if mask.where is None or not terms else _address(run_uid, window, f"{terms} {mask.where}".strip()))
         for mask in masks(window.rows, is_trained, diagnosis.config, finite(diagnosis.scalars))
     ]
 

@@ -44,7 +44,7 @@ def trace(rollout: Exported) -> dict[str, Any]:
         "gen_ai.agent.name": row["eval_name"], "gen_ai.request.model": model,
         "gen_ai.input.messages": _chat(rollout.messages[:first]),
         "gen_ai.output.messages": _chat(rollout.messages[last:]),
-    }), *_acts(rollout.moves[0], row["created"])]  # fmt: skip
+    }), *_action_spans(rollout.moves[0], row["created"])]  # fmt: skip
     for turn in rollout.turns:
         sampling, finish = (row["sampling"] or {}) | (turn.call.get("sampling") or {}), turn.call.get("finish")
         used = turn.span and (len(row["prompt_ids"]) + turn.span[0], turn.span[1] - turn.span[0])
@@ -54,7 +54,7 @@ def trace(rollout: Exported) -> dict[str, Any]:
             "gen_ai.input.messages": _chat(rollout.messages[begin : turn.place]),  # those that no call before had
             "gen_ai.output.messages": _chat([rollout.messages[turn.place]]),
             **{f"gen_ai.request.{name}": sampling.get(name) for name in _ASKED},
-        }), *_acts(turn.moves, turn.end)]  # fmt: skip
+        }), *_action_spans(turn.moves, turn.end)]  # fmt: skip
         begin = turn.place + 1
     ids = [blake2b(f"{rollout.key}#{number}".encode(), digest_size=8).hexdigest() for number in range(len(spans))]
     written = [
@@ -78,16 +78,16 @@ def trace(rollout: Exported) -> dict[str, Any]:
     return {"resourceSpans": [{"resource": {"attributes": resource}, "scopeSpans": scopes}]}
 
 
-def _acts(moves: list[dict[str, Any]], clock: int) -> list[tuple[Any, ...]]:
+def _action_spans(actions: list[dict[str, Any]], begin: int) -> list[tuple[Any, ...]]:
     """Return the spans of actions: operation, name, begin and end in µs, error, attributes."""
     spans = []
-    for move in moves:
-        name, end = tool_of(move["action"]) or "environment", clock + int(1e6 * (move.get("seconds") or 0))
-        spans.append(("execute_tool", name, clock, end, move.get("error"), {
-            "gen_ai.tool.name": name, "logs_ui.reward": move.get("reward"), "logs_ui.done": move.get("done"),
-            "gen_ai.tool.call.arguments": move["action"], "gen_ai.tool.call.result": move["observation"],
+    for action in actions:
+        name, end = tool_of(action["action"]) or "environment", begin + int(1e6 * (action.get("seconds") or 0))
+        spans.append(("execute_tool", name, begin, end, action.get("error"), {
+            "gen_ai.tool.name": name, "logs_ui.reward": action.get("reward"), "logs_ui.done": action.get("done"),
+            "gen_ai.tool.call.arguments": action["action"], "gen_ai.tool.call.result": action["observation"],
         }))  # fmt: skip
-        clock = end
+        begin = end
     return spans
 
 

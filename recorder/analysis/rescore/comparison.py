@@ -115,8 +115,8 @@ def compare(frame: "pd.DataFrame") -> Comparison:
     ids = frame["id"].to_numpy(np.int64)
     groups = _groups(frame["group"].to_numpy(object)[both], ids[both], old[both], new[both])
     by_error = frame[frame["failed"].notna()].groupby("failed", sort=False)
-    failures = [(str(error), len(rows), int(rows["id"].iloc[0])) for error, rows in by_error]
-    alive = [group for _, group in groups if not (group.was_dead or group.is_dead)]
+    failures = [(str(error), len(failed_rows), int(failed_rows["id"].iloc[0])) for error, failed_rows in by_error]
+    alive = [group_ranks for _, group_ranks in groups if not (group_ranks.was_dead or group_ranks.is_dead)]
     return Comparison(
         rollouts=len(frame),
         compared=int(np.count_nonzero(both)),
@@ -125,17 +125,17 @@ def compare(frame: "pd.DataFrame") -> Comparison:
         changed=int(np.count_nonzero(differs)),
         gained=int(np.count_nonzero(has_new & ~has_old)),
         lost=int(np.count_nonzero(has_old & ~has_new)),
-        failed=sum(number for _, number, _ in failures),
+        failed=sum(count for _, count, _ in failures),
         failures=sorted(failures, key=lambda failure: -failure[1]),
-        turned=sum(group.turned for _, group in groups),
+        turned=sum(group_ranks.turned for _, group_ranks in groups),
         groups=len(groups),
         teach=len(alive),
-        dead=sum(group.was_dead and group.is_dead for _, group in groups),
-        woken=[first for first, group in groups if group.was_dead and not group.is_dead],
-        dulled=[first for first, group in groups if group.is_dead and not group.was_dead],
-        best_changed=sum(group.best_changed for group in alive),
-        pairs=sum(group.pairs for group in alive),
-        pairs_alike=sum(group.pairs_alike for group in alive),
+        dead=sum(group_ranks.was_dead and group_ranks.is_dead for _, group_ranks in groups),
+        woken=[lowest_id for lowest_id, group_ranks in groups if group_ranks.was_dead and not group_ranks.is_dead],
+        dulled=[lowest_id for lowest_id, group_ranks in groups if group_ranks.is_dead and not group_ranks.was_dead],
+        best_changed=sum(group_ranks.best_changed for group_ranks in alive),
+        pairs=sum(group_ranks.pairs for group_ranks in alive),
+        pairs_alike=sum(group_ranks.pairs_alike for group_ranks in alive),
         tasks=_tasks(_task_names(frame["task"]), both, differs, old, new),
         largest=_largest(frame, differs, old, new),
     )

@@ -88,8 +88,12 @@ def record_worker(
         _check_picklable(option, function)
     loop = worker._loop_cls  # type: ignore[attr-defined]  # noqa: SLF001
     if not isinstance(loop, functools.partial):  # else it is recorded already
-        log = checked.rows.server_log
-        shared: RecordOptions = {**options, "db": as_text(checked.address), "server_log": log and log.absolute()}
+        server_log = checked.rows.server_log
+        shared: RecordOptions = {
+            **options,
+            "db": as_text(checked.address),
+            "server_log": server_log and server_log.absolute(),
+        }
         loop_options = LoopOptions(name, task, parse, shared, TrainerChannel())
         worker._loop_cls = functools.partial(make_loop, loop, loop_options)  # type: ignore[attr-defined]  # noqa: SLF001
         with guard("attaching to the trainer of a rollout worker"):

@@ -60,7 +60,7 @@ class LoopOptions:
 class _Rollout:
     """A rollout that is under way, from its dataset row on."""
 
-    row: OpenRollout
+    open_rollout: OpenRollout
     group: int
     metadata: dict[str, Any] = field(default_factory=dict)  # metadata of its row
     # (T) Versions of the policy before and after the request of each turn.
@@ -74,18 +74,18 @@ class _Rollout:
 
     @property
     def strand(self) -> Strand:
-        return self.row._strand  # noqa: SLF001
+        return self.open_rollout._strand  # noqa: SLF001
 
     def end(self, error: BaseException | None = None) -> None:
         """End the row unless it has ended."""
         if self.is_over:
             return
         self.is_over = True
-        rewards = [call.reward for call in self.row._call.calls.environment_calls if call.kind == "reward"]  # noqa: SLF001
+        rewards = [call.reward for call in self.open_rollout._call.calls.environment_calls if call.kind == "reward"]  # noqa: SLF001
         if rewards:
             self.metadata["env_reward"] = rewards[-1]
-        self.row._metadata = snapshot(self.metadata)  # noqa: SLF001
-        self.context.run(self.row.__exit__, None if error is None else type(error), error, None)
+        self.open_rollout._metadata = snapshot(self.metadata)  # noqa: SLF001
+        self.context.run(self.open_rollout.__exit__, None if error is None else type(error), error, None)
 
 
 def make_loop(loop_class: type, options: LoopOptions, **kwargs: Any) -> Any:
@@ -145,11 +145,11 @@ class _Recorded:
 
     def _repeat_iterator(self) -> Iterator[tuple[int, dict[str, Any]]]:
         """Open a row for each dataset row. The loop resets an environment for it next, one at a time."""
-        for group, row in super()._repeat_iterator():  # type: ignore[misc]
-            self._columns[group] = row
+        for group, dataset_row in super()._repeat_iterator():  # type: ignore[misc]
+            self._columns[group] = dataset_row
             with guard("opening a row of a rollout worker"):
-                self._opening += self._opened(row, group)
-            yield group, row
+                self._opening += self._open_rollout(dataset_row, group)
+            yield group, dataset_row
 
     async def _generate_loop(self, *args: Any, **kwargs: Any) -> Any:
         try:
@@ -158,24 +158,24 @@ class _Recorded:
             self._end_openings(error)
             raise
 
-    def _opened(self, dataset_row: Mapping[str, Any], group: int) -> list[_Rollout]:
+    def _open_rollout(self, dataset_row: Mapping[str, Any], group: int) -> list[_Rollout]:
         """Open a rollout for a dataset row; return none if there is no run."""
         if self._run is None:
             return []
         prompt = dataset_row.get("prompt", trl.NO_PROMPT)
-        number = self._members[group]
+        generation_number = self._members[group]
         self._members[group] += 1
-        row = self._run.rollout(
+        open_rollout = self._run.rollout(
             prompt,
             task=name_task(self._options.task, dict(dataset_row), snapshot(prompt)),
             step=self._begun.setdefault(group, self.model_version),  # type: ignore[attr-defined]
             mode="train",
             group=str(group),
-            generation=number,
+            generation=generation_number,
         )
-        row._call.columns = [snapshot({key: value for key, value in dataset_row.items() if key != "prompt"})]  # noqa: SLF001
-        rollout = _Rollout(row, group)
-        rollout.context.run(row.__enter__)
+        open_rollout._call.columns = [snapshot({key: value for key, value in dataset_row.items() if key != "prompt"})]  # noqa: SLF001
+        rollout = _Rollout(open_rollout, group)
+        rollout.context.run(open_rollout.__enter__)
         self._under_way.add(rollout)
         return [rollout]
 
@@ -225,10 +225,10 @@ class _Recorded:
         """Return the open rollout of the group, with its prompt as it is after the reset of the environment."""
         waiting = [rollout for rollout in self._opening if rollout.group == group][:1]
         if not waiting:
-            return next(iter(self._opened({"prompt": prompt, **self._columns.get(group, {})}, group)), None)
+            return next(iter(self._open_rollout({"prompt": prompt, **self._columns.get(group, {})}, group)), None)
         (rollout,) = waiting
         self._opening.remove(rollout)
-        call, dataset_row = rollout.row._call, self._columns.get(group, {})  # noqa: SLF001
+        call, dataset_row = rollout.open_rollout._call, self._columns.get(group, {})  # noqa: SLF001
         call.prompts = [snapshot(prompt)]
         if "prompt" not in dataset_row:
             call.tasks = [name_task(self._options.task, dict(dataset_row), call.prompts[0])]
@@ -255,22 +255,22 @@ class _Recorded:
 
     def _record_failure(self, rollout: _Rollout) -> None:
         """Record that a harness's session failed: the loop logs that, leaves the rollout out, and goes on."""
-        calls = rollout.row._call.calls  # noqa: SLF001
+        calls = rollout.open_rollout._call.calls  # noqa: SLF001
         if not any(note.kind == "error" for note in calls.notes):
             ordered: list[Any] = sorted([*calls.generations, *calls.environment_calls], key=attrgetter("order"))
             errors = [call.error for call in ordered[-1:] if call.error]
-            rollout.row.failed((errors or ["The session failed: the log of the worker's process says how"])[0])
-        rollout.row.score(rewards=dict.fromkeys(self.reward_func_names))  # type: ignore[attr-defined]
+            rollout.open_rollout.failed((errors or ["The session failed: the log of the worker's process says how"])[0])
+        rollout.open_rollout.score(rewards=dict.fromkeys(self.reward_func_names))  # type: ignore[attr-defined]
 
     def _record_output(self, rollout: _Rollout, output: Any) -> None:
         """Record the tokens that the trainer gets, if they are one sequence."""
         completion, _, sequences = output[:3]
-        row = rollout.row
-        first_turn = next((call.sequences[0] for call in row._call.calls.generations if call.sequences), None)  # noqa: SLF001
+        open_rollout = rollout.open_rollout
+        first_turn = next((call.sequences[0] for call in open_rollout._call.calls.generations if call.sequences), None)  # noqa: SLF001
         if len(sequences) == 1 and first_turn is not None and first_turn.context is not None:
             # The context of the first turn is the prompt; everything that follows it is the completion.
             (sequence,), start = sequences, len(first_turn.context)
-            row.tokens(
+            open_rollout.tokens(
                 sequence.input_ids[:start],
                 sequence.input_ids[start:],
                 logprobs=sequence.old_log_probs[start:],
@@ -278,11 +278,11 @@ class _Recorded:
             )
         now = self.model_version  # type: ignore[attr-defined]
         first = rollout.versions[0][0] if rollout.versions else self._begun.get(rollout.group, now)
-        row.note(
+        open_rollout.note(
             policy={"version": first, "turns": rollout.versions, "staleness": now - first},
             training_rows=len(sequences),  # several if tokenizing again gave other ids than sampled
         )
-        row._end_columns |= trl_shapes.handed_columns(completion, is_parsed=True)  # noqa: SLF001
+        open_rollout._end_columns |= trl_shapes.handed_columns(completion, is_parsed=True)  # noqa: SLF001
         self._finished[id(completion)] = completion, rollout
 
     async def _generate_one_turn(self, prompt_ids: list[int], *args: Any, **kwargs: Any) -> Any:
@@ -307,7 +307,7 @@ class _Recorded:
             sequences = [Sequence(*ids, finish, np.array(logprobs, np.float32))]
             sampling = {name: value for name in _SETTINGS if (value := getattr(self, name, None)) is not None}
             record = Generation(begun.order, begun.began, seconds, sequences, sampling, _SEAM, strand)
-            strand.tree.log.add(record)
+            strand.tree.collector.add(record)
         return answer
 
     async def _execute_tool_calls(self, tool_calls: Any, tool_dict: dict[str, Any], *args: Any, **kwargs: Any) -> Any:
@@ -323,19 +323,19 @@ class _Recorded:
                 if rollout is not None:
                     self._end(rollout)
                 if rollout is not None and its_samples:
-                    self._scored(rollout.row, its_samples)
+                    self._record_score(rollout.open_rollout, its_samples)
             for state in (self._columns, self._begun, self._members):
                 state.pop(group.group_id, None)
         return samples
 
-    def _scored(self, row: OpenRollout, samples: list[Any]) -> None:
+    def _record_score(self, open_rollout: OpenRollout, samples: list[Any]) -> None:
         names = self.reward_func_names  # type: ignore[attr-defined]
         sample = samples[0]
         rewards = {name: sample.metrics[f"rewards/{name}"] for name in names}
-        row.score(sample.metrics["reward"], rewards=rewards, advantage=sample.advantage)
+        open_rollout.score(sample.metrics["reward"], rewards=rewards, advantage=sample.advantage)
         # All samples of the row are marked with its identity, so that the trainer's process can tell what became of
         # them.
-        identity = row._call.change(0, {})  # noqa: SLF001
+        identity = open_rollout._call.change(0, {})  # noqa: SLF001
         for sample in samples:
             trl_async.mark(sample, identity)
 

@@ -76,9 +76,9 @@ class TrainerChannel:
 
     def received(self) -> list[tuple[Any, ...]]:
         """Return all messages of about a second: their kind, then what was sent. Called in the worker's process."""
-        until = time.monotonic() + _GATHER_SECONDS
+        deadline = time.monotonic() + _GATHER_SECONDS
         messages: list[tuple[Any, ...]] = []
-        while (left := until - time.monotonic()) > 0:
+        while (left := deadline - time.monotonic()) > 0:
             try:
                 messages.append(self._messages.get(timeout=left))
             except queue.Empty:

@@ -44,16 +44,17 @@ def begin(seam: str, sent: Callable[[], Sent]) -> "Exchange | None":
 class Exchange:
     """Records one request for a generation, and its reply as it arrives.
 
-    It is recorded once: when the reply is complete, when it fails, or when the log is closed. It is not recorded when a
-    stream is closed: Python also does that when it collects garbage, at any point, even while the log is locked.
+    It is recorded once: when the reply is complete, when it fails, or when the collector is closed. It is not recorded
+    when a stream is closed: Python also does that when it collects garbage, at any point, even while the collector is
+    locked.
     """
 
     def __init__(self, strand: Strand, question: Request, seam: str) -> None:
-        self.log: Collector = strand.tree.log
+        self.collector: Collector = strand.tree.collector
         self._question, self._seam = question, seam
         # If the request goes on from an earlier answer by name, the server prepends what it keeps of it, and so does
         # the record: its prompt is what the model was given.
-        before = self.log.answers.get(question.previous or question.conversation or "")
+        before = self.collector.answers.get(question.previous or question.conversation or "")
         if before is not None:
             question.prepend(*before)
         self.inside: Strand | None = None  # the strand in which the client asks, and reads a whole reply
@@ -63,9 +64,9 @@ class Exchange:
         self._parts: list[bytes] = []
         self._size = 0
         self._tail = b"\n"  # the last bytes; JSON contains no line breaks, so "[DONE]" after one is the end
-        self._begun = self.log.begin(strand, "generation", seam=seam)
+        self._begun = self.collector.begin(strand, "generation", seam=seam)
         self._heard = self._begun.began  # when the last part of the reply arrived
-        self.log.unfinished.add(self)
+        self.collector.unfinished.add(self)
 
     @contextmanager
     def asking(self) -> Iterator[None]:
@@ -149,15 +150,15 @@ class Exchange:
     def _record(self, make: Callable[[], Call | None]) -> None:
         # `remove` is atomic: if two threads end the reply at once, only one of them records it.
         try:
-            self.log.unfinished.remove(self)
+            self.collector.unfinished.remove(self)
         except KeyError:
             return  # it is recorded already
         with guard("reading a server's reply"):
             generation = make()
             if generation is not None:
-                self.log.add(generation)
+                self.collector.add(generation)
         self._parts.clear()
-        self.log.forget(self._begun)  # if nothing was added
+        self.collector.forget(self._begun)  # if nothing was added
 
     def _reply(self) -> Json | None:
         data = b"".join(self._parts)
@@ -173,7 +174,7 @@ class Exchange:
         # A later request may name this answer, or only its conversation.
         if sequences and self._question.instructions is not None:
             for key in filter(None, (name, self._question.conversation)):
-                self.log.answers[str(key)] = sequences[0], self._question.instructions
+                self.collector.answers[str(key)] = sequences[0], self._question.instructions
         begun, question = self._begun, self._question
         return Generation(
             begun.order, begun.began, self._heard - begun.began, sequences, question.sampling, self._seam, begun.strand,
@@ -185,5 +186,7 @@ class Exchange:
         if sequence.finish is not None or sequence.sampled is None:
             return sequence
         limit = self._question.sampling.get("max_tokens")
-        finish = finish_of(sequence.sampled, end_tokens(self.log.model), limit if isinstance(limit, int) else None)
+        finish = finish_of(
+            sequence.sampled, end_tokens(self.collector.model), limit if isinstance(limit, int) else None
+        )
         return structs.replace(sequence, finish=finish)

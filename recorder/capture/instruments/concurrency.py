@@ -73,7 +73,7 @@ def _run_in(thread: threading.Thread, strand: Strand) -> None:
     work = thread.run
 
     def run() -> None:
-        del thread.run  # else it would keep the thread, the strand and its log in memory
+        del thread.run  # else it would keep the thread, the strand and its collector in memory
         with within(strand):
             work()
 

@@ -278,7 +278,7 @@ def recorded(seam: str, original: Call, sent: Callable[..., Sent], hear: Callabl
         exchange = begin(seam, functools.partial(sent, *args, **kwargs))
         if exchange is None:
             strand = current_strand()
-            if strand is None or not strand.tree.log.functions:
+            if strand is None or not strand.tree.collector.functions:
                 yield lambda response: response
                 return
             # A reward function asks a judge or a sandbox, in whatever form.

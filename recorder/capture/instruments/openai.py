@@ -68,7 +68,7 @@ def _refusing(original: Callable[..., Any]) -> Callable[..., Any]:
             with guard("reading a reply that its client refuses"):
                 # The refused reply belongs to the request that was made in this strand. It can be recorded only if all
                 # of it was read.
-                for exchange in () if strand is None else tuple(strand.tree.log.unfinished):
+                for exchange in () if strand is None else tuple(strand.tree.collector.unfinished):
                     if exchange.inside is strand and response.is_closed:
                         hear_httpx(exchange, response)
             raise

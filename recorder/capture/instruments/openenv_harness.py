@@ -140,10 +140,10 @@ def _with_end(wait_for_completion: Method, session: Any, /, *args: Any, **kwargs
         with generating():
             return wait_for_completion(session, *args, **kwargs)
     except TimeoutError:  # its turns are trained on
-        strand.tree.log.note(strand, "stop", snapshot({"reason": StopReason.TIMEOUT}))
+        strand.tree.collector.note(strand, "stop", snapshot({"reason": StopReason.TIMEOUT}))
         raise
     except Exception as error:
-        strand.tree.log.note(strand, "error", snapshot({"error": error_line(error), "reason": reason_of(error)}))
+        strand.tree.collector.note(strand, "error", snapshot({"error": error_line(error), "reason": reason_of(error)}))
         raise
 
 
@@ -152,7 +152,7 @@ def _with_turns(fetch_training_trace: Method, session: Any, /, *args: Any, **kwa
     trace = fetch_training_trace(session, *args, **kwargs)
     strand = _workers_strand()
     # The trace is read only if no instrument has seen the calls of the model.
-    if strand is not None and not strand.tree.log.records.generations:
+    if strand is not None and not strand.tree.collector.records.generations:
         with guard("recording the turns of an agent"):
             for turn in trace.turns:
                 _record_turn(strand, turn)
@@ -161,8 +161,8 @@ def _with_turns(fetch_training_trace: Method, session: Any, /, *args: Any, **kwa
 
 def _record_turn(strand: Strand, turn: Any) -> None:
     """Record a call of the model from an OpenEnv `TrainingTurn`: request and reply as chat completions, and its ids."""
-    log = strand.tree.log
-    begun = log.begin(strand, "generation", seam="openenv")
+    collector = strand.tree.collector
+    begun = collector.begin(strand, "generation", seam="openenv")
     with answered(begun):
         request = request_of("/chat/completions", turn.request)
         (sequence,) = (request.sequences(turn.response) if request else [])[:1] or [Sequence(None, None, None)]
@@ -171,7 +171,7 @@ def _record_turn(strand: Strand, turn: Any) -> None:
             sequence, context=context, sampled=sampled, logprobs=np.array(turn.per_token_logps, np.float32)
         )
         sampling = request.sampling if request else {}
-        log.add(Generation(begun.order, begun.began, 0.0, [sequence], sampling, "openenv", strand))
+        collector.add(Generation(begun.order, begun.began, 0.0, [sequence], sampling, "openenv", strand))
 
 
 @patch
@@ -207,7 +207,7 @@ def _with_result(run_white_box: Method, adapter: Any, /, *args: Any, **kwargs: A
     strand = current_strand()
     if strand is not None and strand.row is not None and not _inside.get():  # an adapter may call another's
         with guard("recording a harness's metrics"):
-            strand.tree.log.note(strand, "note", snapshot({"harness": dict(result.metrics)}))
+            strand.tree.collector.note(strand, "note", snapshot({"harness": dict(result.metrics)}))
     return result
 
 

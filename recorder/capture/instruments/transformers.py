@@ -39,7 +39,7 @@ def install() -> None:
 
 def _around(read: Callable[..., Any], generate: Method, model: Any, /, *args: Any, **kwargs: Any) -> Any:
     strand = generating_strand()
-    if strand is None or not _is_policy(strand.tree.log, model):
+    if strand is None or not _is_policy(strand.tree.collector, model):
         return generate(model, *args, **kwargs)
     with generation(strand, "transformers") as begun:
         output = generate(model, *args, **kwargs)
@@ -49,7 +49,7 @@ def _around(read: Callable[..., Any], generate: Method, model: Any, /, *args: An
         sampling = {name: settings[name] for name in _SAMPLING if settings[name] is not None}
         if sequences is not None:
             record = Generation(begun.order, begun.began, seconds, sequences, sampling, strand=strand)
-            strand.tree.log.add(record)
+            strand.tree.collector.add(record)
     return output
 
 
@@ -66,15 +66,15 @@ def _each_sequence(settings: dict[str, Any], output: dict[Any, Any], /, *_: Any,
     ]
 
 
-def _is_policy(log: Collector, model: Any) -> bool:
+def _is_policy(collector: Collector, model: Any) -> bool:
     """Return True if it is the trainer's model. Either may be wrapped, and have further parameters: it is enough if the
     first parameter of the model is one of the trainer's.
     """
     with guard("comparing a model with the trainer's"):
-        if log.model is None or model is log.model:
+        if collector.model is None or model is collector.model:
             return True
         first = next(iter(getattr(model, "parameters", tuple)()), None)
-        return any(parameter is first for parameter in log.model.parameters())
+        return any(parameter is first for parameter in collector.model.parameters())
     return True
 
 

@@ -38,14 +38,15 @@ def patch_classes(trainer: Any) -> None:
 
 @patch
 def _with_batch(step: Method, trainer: Any, /, model: Any, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+    """Open a row for each completion of the step's batch."""
     with trl.outermost_call("step", trainer) as outermost:
         if not outermost:
             return step(trainer, model, inputs, *args, **kwargs)
         rows: list[Any] = []
         with guard("opening the rows of a batch"):
             # The columns of the data set are the lists that have a value for each prompt; other inputs are left out.
-            several = (values for values in inputs.items() if isinstance(values[1], list | tuple))
-            columns = {name: values for name, values in several if len(values) == len(inputs["prompt"])}
+            list_inputs = (values for values in inputs.items() if isinstance(values[1], list | tuple))
+            columns = {name: values for name, values in list_inputs if len(values) == len(inputs["prompt"])}
             rows = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
         with trl.own_batch(trainer, [row for row in rows for _ in range(_COPIES)]):
             return step(trainer, model, inputs, *args, **kwargs)

@@ -79,7 +79,7 @@ def _replied(arguments: Mapping[str, Any], reply: Any, heard: Finishes) -> Seen:
     parts = (reply["prompt_ids"], reply["completion_ids"], reply.get("logprobs"), reply.get("logprob_token_ids"))
     parameters = {**arguments, **(arguments["generation_kwargs"] or {})}
     strand = current_strand()
-    ends = end_tokens(None if strand is None else strand.tree.log.model)
+    ends = end_tokens(None if strand is None else strand.tree.collector.model)
     by_ids = functools.partial(finish_of, ends=ends, limit=parameters.get("max_tokens"))
     return Seen(_sequences(*parts, heard, by_ids), sampling_of(parameters))
 

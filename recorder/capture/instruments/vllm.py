@@ -79,7 +79,7 @@ def recorded(
             bound = inspect.signature(original).bind(*args, **kwargs)
             bound.apply_defaults()
             sequences, sampling, request_id = describe(bound.arguments, output, heard)
-            strand.tree.log.add(
+            strand.tree.collector.add(
                 Generation(begun.order, begun.began, seconds, sequences, sampling, seam, strand, request_id=request_id)
             )
         return output

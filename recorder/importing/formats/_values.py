@@ -227,16 +227,16 @@ def group_size(batches: Iterable[Iterable[Mapping[str, Any]]]) -> int | None:
     where TRL divides them by their deviation, squares with the sum size - 1. Else 8 groups must agree.
     """
     prompts, runs = list[Any](), list[list[float | None]]()
-    for prompt, run in chain.from_iterable(groupby(rows, lambda row: row.get("prompt")) for rows in batches):
+    for prompt, prompt_rows in chain.from_iterable(groupby(rows, lambda row: row.get("prompt")) for rows in batches):
         prompts += [prompt] if prompt not in prompts[:1] and len(prompts) < 2 else []
-        runs.append([number(row.get("advantage")) for row in run])
+        runs.append([number(row.get("advantage")) for row in prompt_rows])
     # The most frequent number of equal prompts beside each other; the smallest of those that are equally frequent.
     counts = Counter(map(len, runs))
     usual = max(counts, key=lambda length: (counts[length], -length), default=1)
     unscaled = None
     # From the smallest size on: advantages of several groups together have the sum 0, too.
     for size in (length for length in range(2, usual + 1) if usual % length == 0):
-        values = [advantage for run in runs if len(run) % size == 0 for advantage in run]
+        values = [advantage for prompt_rows in runs if len(prompt_rows) % size == 0 for advantage in prompt_rows]
         blocks = np.array([math.nan if value is None else value for value in values], float).reshape(-1, size)
         nonzero = blocks[(blocks != 0).any(axis=1)]
         if len(nonzero) and np.allclose(nonzero.sum(axis=1), 0, atol=1e-3 * size):
@@ -250,7 +250,7 @@ def repeats(prompts: Sequence[Any], size: int | None) -> list[tuple[int, int]]:
     """Return group and generation of each row. Equal prompts beside each other are a group, or several ones if they are
     a multiple of the size. Without a size each row is a group.
     """
-    lengths = [len(list(run)) for _, run in groupby(prompts)]
+    lengths = [len(list(equal_prompts)) for _, equal_prompts in groupby(prompts)]
     cut = size or 1
     groups = [part for length in lengths for part in ([cut] * (length // cut) if length % cut == 0 else [length])]
     return [(number, i) for number, length in enumerate(groups) for i in range(length)]

@@ -79,7 +79,7 @@ class EvalProtocolReader(Reader):
             rewards, weights = _values.beside_total(reward, parts, weights).values()
         elif result or step_rewards:
             rewards = {"score" if result else "step_rewards": reward}
-        run = execution.get("experiment_id") if execution.get("run_id") else None
+        run_id = execution.get("experiment_id") if execution.get("run_id") else None
         # A row may keep the status that it was made with. With a result it has ended, and with an answer if no process
         # (`pid`) plays it. Without a process, and with rewards of its steps, it is of TRL, and trained on.
         is_begun = bool(result or step_rewards or (completion and "pid" not in row))
@@ -88,17 +88,17 @@ class EvalProtocolReader(Reader):
         if not extra.keys().isdisjoint(_IDS):
             execution["extra"] = {name: value for name, value in extra.items() if name not in _IDS}
         rest = {name: value for name, value in row.items() if name not in _MAPPED | unknown.keys()}
-        if run not in self.runs:
-            self.runs[run] = ImportedRun(
-                name=f"{about.get('name') or self.title} {run}" if run else None,
+        if run_id not in self.runs:
+            self.runs[run_id] = ImportedRun(
+                name=f"{about.get('name') or self.title} {run_id}" if run_id else None,
                 model=params.get("model"),
-                num_generations=whole(about.get("num_runs")) if run else None,
+                num_generations=whole(about.get("num_runs")) if run_id else None,
                 config={"completion_params": params, "invocation_id": execution.get("invocation_id"), **about},
-                lacks=() if columns else self.describe(run).lacks,
+                lacks=() if columns else self.describe(run_id).lacks,
                 ours=columns,
             )
         rollout = ImportedRollout(
-            key=_values.key_of(execution.get("rollout_id"), place), prompt=prompt, completion=completion, run=run,
+            key=_values.key_of(execution.get("rollout_id"), place), prompt=prompt, completion=completion, run=run_id,
             mode=Mode.TRAIN if is_training else Mode.EVAL, eval_name=about.get("name"), model=params.get("model"),
             task=source.get("row_id"), group=source.get("row_id"), generation=whole(extra.get("run_index")),
             reward=reward, rewards=rewards, weights=weights, metrics=metrics,

@@ -99,9 +99,11 @@ class ArtReader(MappedReader):
         common: dict[str, Any] = {name: fields[name] for name in ("mode", "step", "group") if name in fields}
         common |= {"prompt": rollouts[0].prompt if rollouts else [], "completion": []}
         if None not in self.runs:
-            run = self.describe(None)
+            described_run = self.describe(None)
             never = (Lack.ERRORS, Lack.POLICY_VERSIONS, Lack.STOP_REASONS)  # in version 1
-            self.runs[None] = replace(run, lacks=(*run.lacks, *(() if record.get("trajectory_json") else never)))
+            self.runs[None] = replace(
+                described_run, lacks=(*described_run.lacks, *(() if record.get("trajectory_json") else never))
+            )
         texts = [f"{exception['type']}: {exception['message']}" for exception in about.get("exceptions", ())]
         yield from rollouts
         yield from (ImportedRollout(f"{place.key}-{i}", error=error, **common) for i, error in enumerate(texts))

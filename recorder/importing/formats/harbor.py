@@ -110,10 +110,10 @@ class AtifReader(Reader):
         if "reward" in values and not self.options.weights:  # Harbor's own; without it, all of them are summed
             fields |= {"reward": values["reward"], "weights": {name: float(name == "reward") for name in values}}
         config, job, task = part(result, "config"), folder.parent, str(result["task_name"])
-        run, agent = str(config.get("job_id") or job.name), part(config, "agent")
-        if run not in self.runs:
+        run_id, agent = str(config.get("job_id") or job.name), part(config, "agent")
+        if run_id not in self.runs:
             settings = part({"all": _json(job / "config.json", damaged)}, "all")
-            self.runs[run] = ImportedRun(job.name, None, settings.get("n_attempts"), config=settings, lacks=_LACKS)
+            self.runs[run_id] = ImportedRun(job.name, None, settings.get("n_attempts"), config=settings, lacks=_LACKS)
         played = part(result, "agent_execution") or result
         start, end = (micros(played.get(name)) for name in ("started_at", "finished_at"))
         if start and end:
@@ -124,7 +124,7 @@ class AtifReader(Reader):
         return ImportedRollout(
             f"{job.name}/{result['trial_name']}", **{"weights": self.options.weights} | fields, rewards=values or None,
             group="/".join(str(name) for name in (job.name, task, agent.get("name"), agent.get("model_name")) if name),
-            eval_name=result.get("source"), task=task, run=run, tags=[kind] if kind else [], status=status,
+            eval_name=result.get("source"), task=task, run=run_id, tags=[kind] if kind else [], status=status,
             stop_reason=stop, error=f"{kind}: {failure.get('exception_message')}" if has_error else None,
         )  # fmt: skip
 

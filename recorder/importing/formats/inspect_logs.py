@@ -60,13 +60,13 @@ class InspectReader(Reader):
         log, sample = record
         sample = _member(place.file, sample) if isinstance(sample, ZipInfo) else sample
         about = part(log, "eval")
-        run = str(about.get("eval_id") or "/".join(str(about.get(name)) for name in _IDS))
-        if run not in self.runs:
+        run_id = str(about.get("eval_id") or "/".join(str(about.get(name)) for name in _IDS))
+        if run_id not in self.runs:
             epochs, versions = part(about, "config").get("epochs"), part(about, "packages")
             name, model = about.get("task"), about.get("model")
             are_several = len(self.options.rewards or sample.get("scores") or ()) > 1 and not self.options.weights
             lacks = (*self.lacks, *([Lack.WEIGHTS] if are_several else []))
-            self.runs[run] = ImportedRun(name, model, epochs, None, log, versions, lacks)
+            self.runs[run_id] = ImportedRun(name, model, epochs, None, log, versions, lacks)
         rest = {name: value for name, value in sample.items() if value is not None and name != "events_data"}
         events, attachments = rest.pop("events", []), rest.pop("attachments", {})
         rest = _resolve_attachments(rest, attachments)
@@ -101,8 +101,8 @@ class InspectReader(Reader):
         error, limit = part(rest, "error").get("message"), part(rest, "limit").get("type")
         stop = StopReason(_LIMITS.get(limit, "turn_limit")) if limit and not error else None
         yield ImportedRollout(
-            key_of(rest.get("uuid") or f"{run}/{task}/{epoch}", place), [*map(_message, prompt)],
-            [*map(_message, answers)], run=run, eval_name=about.get("task"), task=task, group=task,
+            key_of(rest.get("uuid") or f"{run_id}/{task}/{epoch}", place), [*map(_message, prompt)],
+            [*map(_message, answers)], run=run_id, eval_name=about.get("task"), task=task, group=task,
             model=about.get("model"), generation=None if epoch is None else epoch - 1, turns=turns,
             rewards=rewards or None, metrics=metrics, weights=weights,
             status=Status.ERROR if error else Status.OK, metadata=rest,

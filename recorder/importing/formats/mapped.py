@@ -109,16 +109,16 @@ class MappedReader(Reader):
     def recognizes(cls, head: Head) -> bool:
         return cls.declared is not None and super().recognizes(head)
 
-    def describe(self, run: str | None) -> ImportedRun:
+    def describe(self, run_id: str | None) -> ImportedRun:
         if self.declared is not None:
-            return super().describe(run)
+            return super().describe(run_id)
         fields = {**self._constants, **self._fields}
         if "group" in fields and fields["group"] in (fields.get("prompt"), fields.get("messages")):
             del fields["group"]  # that is no more than without it
         # Parts of a reward, several or beside a total, of which no weight is known.
         has_parts = len(self._rewards) > ("reward" not in fields) and not self._weights
         names = {*fields, *(["rewards"] if self._rewards else []), *([] if has_parts else ["weights"])}
-        return ImportedRun(run, lacks=_lacks_of(names))
+        return ImportedRun(run_id, lacks=_lacks_of(names))
 
     def rollouts(self, record: Any, place: Place) -> Iterator[Any]:
         if not isinstance(record, dict):

@@ -85,7 +85,7 @@ class OtlpReader(Reader):
         instructions = next(filter(None, (span["attributes"].get(_INSTRUCTIONS) for span in spans)), None)
         if instructions and not (messages and messages[0]["role"] == "system"):
             messages[:0] = _messages({"": [{"role": "system", "parts": decode_json(instructions, _INSTRUCTIONS)}]}, "")
-        run, (prompt, completion) = about["resource"].get("logs_ui.run"), halves(messages)
+        run_id, (prompt, completion) = about["resource"].get("logs_ui.run"), halves(messages)
         prompt_counts, completion_counts = (
             [
                 count
@@ -95,7 +95,7 @@ class OtlpReader(Reader):
             for name in ("input", "output")
         )
         title = about["resource"].get("logs_ui.run_name") or about["resource"].get("service.name")
-        self.runs.setdefault(run, ImportedRun(title, lacks=_IDS if columns else self.lacks, ours=columns))
+        self.runs.setdefault(run_id, ImportedRun(title, lacks=_IDS if columns else self.lacks, ours=columns))
         more = {
             "spans": [{"name": span.get("name")} | _rest(span["attributes"]) for span in spans[1:]],
             "evaluations": [score for score in scores if score.keys() - {*_SCORE}],
@@ -103,7 +103,7 @@ class OtlpReader(Reader):
         }  # fmt: skip
         more = {name: value for name, value in more.items() if value or name == "spans"}
         rollout = ImportedRollout(
-            key_of((columns and about.get("gen_ai.conversation.id")) or trace, place), prompt, completion, run=run,
+            key_of((columns and about.get("gen_ai.conversation.id")) or trace, place), prompt, completion, run=run_id,
             turns=turns, rewards=rewards or None, reward=total, weights=self.options.weights,
             eval_name=about.get("gen_ai.agent.name"),
             model=next(

@@ -49,10 +49,10 @@ class TrackioReader(Reader):
         return enumerate(_values.table_rows(file, *queries), 1) if queries else super().records(file)
 
     def rollouts(self, record: Any, place: Place) -> Iterator[ImportedRollout | ImportedScalars]:
-        run = str(record.get("run_id") or record.get("run_name"))
-        if "config" in record or run not in self.runs:
+        run_id = str(record.get("run_id") or record.get("run_name"))
+        if "config" in record or run_id not in self.runs:
             config = _plain(decode_json(record.get("config") or "{}"))
-            self.runs[run] = ImportedRun(
+            self.runs[run_id] = ImportedRun(
                 name=record.get("run_name"), model=config.get("model_name_or_path") or config.get("_name_or_path"),
                 num_generations=whole(config.get("num_generations")), max_steps=whole(config.get("max_steps")),
                 config=config, lacks=(
@@ -62,27 +62,27 @@ class TrackioReader(Reader):
                 ),
             )  # fmt: skip
         if "metrics" in record:
-            yield from self._read_step(record, run, place)
+            yield from self._read_step(record, run_id, place)
         elif "messages" in record:
-            yield _rollout_of(record, run, place, self.options.weights, self.runs[run].config)
+            yield _rollout_of(record, run_id, place, self.options.weights, self.runs[run_id].config)
 
-    def _read_step(self, row: dict[str, Any], run: str, place: Place) -> Iterator[ImportedRollout | ImportedScalars]:
+    def _read_step(self, row: dict[str, Any], run_id: str, place: Place) -> Iterator[ImportedRollout | ImportedScalars]:
         """Yield the figures of a step, and its completions."""
         values = _plain(decode_json(row["metrics"]))
         # transformers puts "train/" before what the trainer logs, and turns "eval_" into "eval/".
         metrics = {re.sub("^eval/", "eval_", name.removeprefix("train/")): value for name, value in values.items()}
         if figures := {name: number(value) for name, value in metrics.items() if isinstance(value, int | float)}:
-            yield ImportedScalars(_values.step_number(row["step"]) or 0, figures, run)
-        self._functions.setdefault(run, set()).update(
+            yield ImportedScalars(_values.step_number(row["step"]) or 0, figures, run_id)
+        self._functions.setdefault(run_id, set()).update(
             function for name in figures for function in _FUNCTION.findall(name)
         )
-        config, functions = self.runs[run].config, self.options.rewards or self._functions[run]
+        config, functions = self.runs[run_id].config, self.options.rewards or self._functions[run_id]
         for name, value in values.items():
             if part(value[0] if isinstance(value, list) and value else value).get("_type") == "trackio.trace":
                 raise RecordError(f"has traces in {name}, as Trackio wrote them before 0.26: they are not read")
             if part(value).get("_type") != "trackio.table" or not name.endswith("completions"):
                 continue
-            key, rows = f"{run}:{row.get('id')}:{name}:0", [*map(_plain, value["_value"])]
+            key, rows = f"{run_id}:{row.get('id')}:{name}:0", [*map(_plain, value["_value"])]
             size = whole(config.get("num_generations")) or _values.group_size([rows])
             places = _values.repeats([row.get("prompt") for row in rows], size)
             for index, (entry, (group, _)) in enumerate(zip(rows, places, strict=True)):
@@ -91,7 +91,7 @@ class TrackioReader(Reader):
                 weights = zip(columns, config.get("reward_weights") or [1.0] * len(columns), strict=False)
                 fields = _values.fields_of(entry, _TABLE, columns)
                 yield ImportedRollout(
-                    key=_values.key_of(f"{key}:{index}", place), run=run, mode=Mode.TRAIN,
+                    key=_values.key_of(f"{key}:{index}", place), run=run_id, mode=Mode.TRAIN,
                     group=f"{key}:{group}" if size else None, created=micros(row.get("timestamp")),
                     weights=self.options.weights or dict(weights),
                     **fields | {"rewards": _rewards_by_function(fields.get("rewards", {})) or None},
@@ -99,7 +99,7 @@ class TrackioReader(Reader):
 
 
 def _rollout_of(
-    row: dict[str, Any], run: str, place: Place, weights: Mapping[str, float], config: Any
+    row: dict[str, Any], run_id: str, place: Place, weights: Mapping[str, float], config: Any
 ) -> ImportedRollout:
     about, key = _plain(decode_json(row.get("metadata") or {})), str(row.get("key"))
     messages = _values.messages_of(decode_json(row["messages"]))
@@ -116,7 +116,7 @@ def _rollout_of(
     fields["metadata"] |= {"key": key, "spans": decode_json(row.get("spans") or [])}
     has_failed, seconds = about.get("status") in ("error", "failed"), number(about.get("duration_ms"))
     return ImportedRollout(
-        key=_values.key_of(row.get("id"), place), run=run, prompt=prompt, completion=completion,
+        key=_values.key_of(row.get("id"), place), run=run_id, prompt=prompt, completion=completion,
         step=_values.step_number(row.get("step")) or 0, mode=Mode.EVAL if _EVAL.match(key) else Mode.TRAIN,
         status=Status.ERROR if has_failed else None, error=str(about["error"]) if about.get("error") else None,
         created=micros(row.get("timestamp")), seconds=None if seconds is None else seconds / 1e3, **fields,

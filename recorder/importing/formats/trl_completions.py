@@ -87,7 +87,7 @@ class TrlReader(Reader):
         names = {"step", "prompt", "completion"} | (set() if _FILE.fullmatch(head.file.name) else {"advantage"})
         return (head.magic.startswith(b"PAR1") or head.file.name.endswith(".table.json")) and names <= head.keys
 
-    def describe(self, run: str | None) -> ImportedRun:  # noqa: ARG002 - there is one
+    def describe(self, run_id: str | None) -> ImportedRun:  # noqa: ARG002 - there is one
         config = {name: value for name, value in self._state.items() if isinstance(value, int | float)}
         logs = [entry for entry in self._state.get("log_history", ()) if entry.get("reward") is not None]
         sums = [sum(log.get(f"rewards/{name}/mean") or 0.0 for name in self._rewards) for log in logs]

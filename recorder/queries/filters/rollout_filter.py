@@ -284,23 +284,29 @@ def _range_term(
 
 def _merge_terms(terms: Iterable[Term]) -> tuple[Term, ...]:
     """Bring terms that must all apply into one form and order. Raise FilterError for contradictions and too many."""
-    plain: dict[tuple[str, str | None], Term] = {}
-    others: list[Term] = []
+    mergeable: dict[tuple[str, str | None], Term] = {}
+    unmergeable: list[Term] = []
     for original in terms:
-        term = _one_time(original) if FIELDS[original.field].kind == Kind.TIME else original
+        term = _as_since_or_until(original) if FIELDS[original.field].kind == Kind.TIME else original
         if term.is_plain:
-            before = plain.get((term.field, term.key))
-            plain[term.field, term.key] = term if before is None else _intersect(before, term)
+            earlier_term = mergeable.get((term.field, term.key))
+            mergeable[term.field, term.key] = term if earlier_term is None else _intersect(earlier_term, term)
         else:
-            others.append(term)
-    merged = [_inclusive(term) if term.field == "step" else term for term in plain.values()]
-    merged += dict.fromkeys(others)
+            unmergeable.append(term)
+    merged = [_inclusive(term) if term.field == "step" else term for term in mergeable.values()]
+    merged += dict.fromkeys(unmergeable)
     if len(merged) > MOST_TERMS:
         raise FilterError(WHERE, f"this filter has {len(merged)} terms; at most {MOST_TERMS} are possible")
-    since, until = (plain[name, None].range if (name, None) in plain else None for name in ("since", "until"))
-    if since and until and (since.low or 0) > (until.high or 0):
-        first, last = filter_values.print_time(int(since.low or 0)), filter_values.print_time(int(until.high or 0))
-        raise FilterError("since", f"since {first} is after until {last}: swap them")
+    # Times are in µs since the epoch.
+    since_range, until_range = (
+        mergeable[name, None].range if (name, None) in mergeable else None for name in ("since", "until")
+    )
+    if since_range and until_range and (since_range.low or 0) > (until_range.high or 0):
+        first_time, last_time = (
+            filter_values.print_time(int(since_range.low or 0)),
+            filter_values.print_time(int(until_range.high or 0)),
+        )
+        raise FilterError("since", f"since {first_time} is after until {last_time}: swap them")
     # Words to search for keep the order in which they were written: so a reader finds them again.
     return tuple(sorted(merged, key=lambda term: (_PLACES[term.field], "" if term.field in SEARCHED else str(term))))
 
@@ -332,8 +338,8 @@ def _inclusive(term: Term) -> Term:
     return _narrow(term, Range(_move(term.range.low, term.range.above), _move(term.range.high, -term.range.below)))
 
 
-def _one_time(term: Term) -> Term:
-    """Return a time with one end: `-since:T` is an `until` of the µs before T."""
+def _as_since_or_until(term: Term) -> Term:
+    """Return a time as a `since` or an `until` that is not negated: `-since:T` is an `until` of the µs before T."""
     (limits,) = term.values if len(term.values) == 1 else (None,)
     if not isinstance(limits, Range) or len(limits.ends) != 1:
         raise FilterError(term.field, f"{term.field} takes one time, for example {FIELDS[term.field].example}")

@@ -250,6 +250,7 @@ def _check_value(field: Field, value: Value) -> Value:
 
 
 def _check_range(field: Field, limits: Range) -> Range:
+    """Return the range with its ends as numbers that the field can have. Raise FilterError."""
     is_whole = field.kind == Kind.WHOLE and limits.is_closed
     if (
         is_whole
@@ -266,12 +267,12 @@ def _check_range(field: Field, limits: Range) -> Range:
             check_number(field.name, end, low=-most, high=most)
         elif not 0 <= end <= LAST_TIME:
             raise FilterError(field.name, f"{field.name} is out of range: give a time between 1970 and 9999")
-    result = Range(low, high, limits.above and low is not None, limits.below and high is not None)
+    checked_range = Range(low, high, limits.above and low is not None, limits.below and high is not None)
     if low is None and high is None:
         raise FilterError(field.name, f"{field.name} needs a value, for example {field.example}")
-    if result.is_empty and low is not None and high is not None:
+    if checked_range.is_empty and low is not None and high is not None:
         raise FilterError(field.name, f"{field.name} {print_number(low)} is above {print_number(high)}: swap them")
-    return result
+    return checked_range
 
 
 def _join(values: Iterable[Value], kind: Kind) -> list[Value]:

@@ -40,8 +40,8 @@ class Texts:
         """Open an engine to write texts with; None if another process or thread fills the index. Raise DatabaseError
         if the index cannot be written.
         """
-        with errors_in_plain_words(self._place), self._alone() as alone:
-            if not alone:
+        with errors_in_plain_words(self._place), self._hold_lock() as has_lock:
+            if not has_lock:
                 yield None
                 return
             with disposed(sidecar_engine(SEARCH, self._db)) as engine:
@@ -73,7 +73,8 @@ class Texts:
         words = cast(bindparam("words", type_=Text), TSVECTOR)
         index.execute(insert(VECTORS).values(rowid=bindparam("rowid"), part=bindparam("part"), words=words), rows)
 
-    def _alone(self) -> AbstractContextManager[bool]:
+    def _hold_lock(self) -> AbstractContextManager[bool]:
+        """Return a context manager that gives False if another process or thread has the lock."""
         return nullcontext(True)
 
     def _set_up(self, engine: Engine) -> None:
@@ -110,23 +111,23 @@ class _SqliteTexts(Texts):
         index.exec_driver_sql(insertion, [(row_id, *parts) for row_id, parts in texts])
 
     @contextmanager
-    def _alone(self) -> Iterator[bool]:
+    def _hold_lock(self) -> Iterator[bool]:
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        path = self._path.with_name(self._path.name + "-lock")
-        with path.open("w") as lock:
+        lock_path = self._path.with_name(self._path.name + "-lock")
+        with lock_path.open("w") as lock_file:
             try:
-                portable.lock(lock)
-                is_there = os.path.samestat(os.fstat(lock.fileno()), path.stat())
+                portable.lock(lock_file)
+                has_lock = os.path.samestat(os.fstat(lock_file.fileno()), lock_path.stat())
             except (BlockingIOError, FileNotFoundError):
-                is_there = False
-            if not is_there:  # another process holds the lock, or has deleted its file since
+                has_lock = False
+            if not has_lock:  # another process holds the lock, or has deleted its file since
                 yield False
                 return
             try:
                 yield True
             finally:
                 with suppress(OSError):  # Windows deletes no open file
-                    path.unlink()
+                    lock_path.unlink()
 
     def _set_up(self, engine: Engine) -> None:
         """Set the journal mode. With a write-ahead log, readers do not wait for the writer, and a power failure costs

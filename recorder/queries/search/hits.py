@@ -36,11 +36,11 @@ def searches(filter: RolloutFilter) -> list[tuple[str, str]]:  # noqa: A002
 
 def hits(db: Database, filter: RolloutFilter, ids: Sequence[int], *, seconds: float = 0.4) -> dict[int, Hit]:  # noqa: A002
     """Return hits by id, in those of the rollouts that it reads within `seconds`; empty without a search."""
-    phrases, until = searches(filter), time.monotonic() + seconds
+    phrases, deadline = searches(filter), time.monotonic() + seconds
     by_id: dict[int, Hit] = {}
     with Session(db) as session:
         for begin in range(0, len(ids) if phrases else 0, _AT_ONCE):
-            if time.monotonic() > until:
+            if time.monotonic() > deadline:
                 break
             for row_id, *packed in session.execute(CONTENTS, {"ids": ids[begin : begin + _AT_ONCE]}):
                 hit = _hit(dict(zip(COLUMNS, parts_of(*packed), strict=True)), phrases)

@@ -96,8 +96,8 @@ def conditions(
     few = {"group", *(term.field for term in filter.terms if term.field == "id" and len(term.values) > MANY)}
     names_few = any(term.field in few and not term.negated for term in filter.terms)
     is_small = span is not None or is_listed(filter) or names_few
-    run: Any = col(EvaluationRow.run_id) + 0 if is_small else col(EvaluationRow.run_id)
-    selected: list[ColumnElement[bool]] = [run == run_id]
+    run_column: Any = col(EvaluationRow.run_id) + 0 if is_small else col(EvaluationRow.run_id)
+    selected: list[ColumnElement[bool]] = [run_column == run_id]
     if span is not None:
         selected.append(_ID.between(*span))
         use = Use.ROWS

@@ -83,22 +83,22 @@ def attribute(
     row; they are used only where stronger evidence is missing. `texts` are (N) the last text of each row's prompt;
     only failed generations need them.
     """
-    if of_scope := of_one_scope(len(prompts), seen):
-        return of_scope
+    if scope_attribution := of_one_scope(len(prompts), seen):
+        return scope_attribution
     tokens = [RowTokens(prompt, completion) for prompt, completion in zip(prompts, completions, strict=True)]
-    seen, outside = without_outside(seen, len(tokens))
+    seen, outside_count = without_outside(seen, len(tokens))
     branches, chains = link_chains(seen, finished=True)
-    chains, joined = take_joined(chains, tokens)
-    state = Assignment(seen, len(tokens), branches, outside)
+    chains, chain_by_row = take_joined(chains, tokens)
+    state = Assignment(seen, len(tokens), branches, outside_count)
     state.returned, state.texts = returned, texts
-    matching = Matching(tokens, state, lambda index: decode(completions[index]), lambda index: decode(prompts[index]))
+    matching = Matching(tokens, state, lambda row: decode(completions[row]), lambda row: decode(prompts[row]))
     state.add_scoped_calls()
-    for index, chain in joined.items():
+    for row, chain in chain_by_row.items():
         # The answers stand one after the other in the completion, so each begins where the lengths of those before
         # it end.
         lengths = [len(sequence.sampled) for _, sequence in chain.parts if sequence.sampled is not None]
-        state.add_chain(index, chain, [0, *accumulate(lengths[:-1])], "context")
-        tokens[index].matched = tokens[index].length
+        state.add_chain(row, chain, [0, *accumulate(lengths[:-1])], "context")
+        tokens[row].matched = tokens[row].length
     unscoped = []
     for chain in chains:
         if chain.row is None or chain.row >= len(tokens):

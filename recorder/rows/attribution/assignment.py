@@ -13,7 +13,9 @@ from logs_ui.recorder.rows.attribution.row_calls import Attribution, Returned, R
 class Assignment:
     """The rows of one rollout function call while calls are being assigned to them."""
 
-    def __init__(self, seen: Seen, count: int, branches: Branches, outside: int = 0, prompts: Seq[str] = ()) -> None:
+    def __init__(
+        self, seen: Seen, row_count: int, branches: Branches, outside_count: int = 0, prompts: Seq[str] = ()
+    ) -> None:
         """`outside` are the calls that named a row that does not exist; `prompts` (N) the text of each row's prompt,
         empty where all are one, or unknown.
         """
@@ -24,13 +26,13 @@ class Assignment:
         self.with_known_prompt: set[int] = set()  # rows of which a generation is known to hold the prompt
         self.contested: set[int] = set()  # rows for which there are more candidate generations than turns
         self.scoped: set[int] = set()  # orders of the environment calls that named their row themselves
-        self.rows = [RowCalls() for _ in range(count)]  # what was assigned so far
+        self.rows = [RowCalls() for _ in range(row_count)]  # what was assigned so far
         # Without calls that environments made themselves. Tools that are plain functions have no episode.
         outermost = [call for call in seen.environment_calls if call.within is None]
         self.environment_calls = [call for call in outermost if call.client >= 0]
         self.tool_functions = [call for call in outermost if call.client < 0]
         self.unmatched: list[Chain] = []  # chains of generations that match no row
-        self.unattributed = self.outside = outside  # calls that were found to be of no row
+        self.unattributed = self.outside_count = outside_count  # calls that were found to be of no row
         self._failures = [generation for generation in seen.generations if generation.is_failure]
         self._assigned: set[int] = set()  # orders of environment calls
 
@@ -120,7 +122,7 @@ class Assignment:
         for note in self.seen.notes:
             self._add_note(note)
         outermost = [*self.environment_calls, *self.tool_functions]
-        are_lost = self.outside > 0 or any(call.order not in owner for call in outermost)
+        are_lost = self.outside_count > 0 or any(call.order not in owner for call in outermost)
         for row in self.rows:
             row.is_whole = bool(row.environment_calls) or not are_lost
             row.sort()

@@ -83,30 +83,30 @@ def attribute_scoring(
     columns.
     """
     rows, texts = [ScoredRow() for _ in completions], _Texts(completions, inputs)
-    ordered: list[Call] = sorted([*seen.generations, *seen.environment_calls], key=lambda call: call.order)
-    by_function: dict[str, list[Call]] = defaultdict(list)
-    for call in ordered:
-        if _above(call) is None:
-            by_function[_function(call, functions)].append(call)
+    ordered_calls: list[Call] = sorted([*seen.generations, *seen.environment_calls], key=lambda call: call.order)
+    calls_by_function: dict[str, list[Call]] = defaultdict(list)
+    for call in ordered_calls:
+        if _order_of_caller(call) is None:
+            calls_by_function[_function(call, functions)].append(call)
     owners: dict[int | None, tuple[int, str, str]] = {}  # row, function and evidence, by the order of a call
-    for name, calls in by_function.items():
-        for row, evidence, unit in _place_calls(calls, texts) if name else ():
-            owners |= {call.order: (row, name, evidence) for call in unit}
-    for call in ordered:
-        owner = owners.get(call.order) or owners.get(_above(call))
+    for function, calls in calls_by_function.items():
+        for row, evidence, unit in _place_calls(calls, texts) if function else ():
+            owners |= {call.order: (row, function, evidence) for call in unit}
+    for call in ordered_calls:
+        owner = owners.get(call.order) or owners.get(_order_of_caller(call))
         if owner is not None:
-            row, name, evidence = owners[call.order] = owner
+            row, function, evidence = owners[call.order] = owner
             if isinstance(call, EnvironmentCall):
                 rows[row].environment_calls.append(call)
             if isinstance(call, Generation) or call.within is None:  # also a judge that a traced function asks
-                rows[row].calls.append((name, evidence, call))
-    for row, of_row in enumerate(rows):
-        of_row.notes = [note for note in seen.notes if row_of(note) == row]
-    lost = sum(_above(call) is None and call.order not in owners for call in ordered)
-    return rows, lost + len(seen.notes) - sum(len(row.notes) for row in rows)
+                rows[row].calls.append((function, evidence, call))
+    for row, scored_row in enumerate(rows):
+        scored_row.notes = [note for note in seen.notes if row_of(note) == row]
+    lost_calls = sum(_order_of_caller(call) is None and call.order not in owners for call in ordered_calls)
+    return rows, lost_calls + len(seen.notes) - sum(len(scored_row.notes) for scored_row in rows)
 
 
-def _above(call: Call) -> int | None:
+def _order_of_caller(call: Call) -> int | None:
     """Return the order of the environment call that made this one."""
     return None if call.strand is None else call.strand.call
 
@@ -120,42 +120,51 @@ def _function(call: Call, functions: Mapping[int, str]) -> str:
 
 def _place_calls(calls: list[Call], texts: "_Texts") -> Iterator[tuple[int, str, Seq[Call]]]:
     """Yield the calls of one function with their row and the evidence for it."""
-    count = len(texts.answers)
-    left = []
+    row_count = len(texts.answers)
+    unscoped = []
     for call in calls:
         row = row_of(call)
         if row is None:
-            left.append(call)
-        elif 0 <= row < count:
+            unscoped.append(call)
+        elif 0 <= row < row_count:
             yield row, "scope", [call]
-    if count == 1:
-        yield 0, "order", left
+    if row_count == 1:
+        yield 0, "order", unscoped
         return
-    branches = Branches(left)
-    played = [call for call in left if isinstance(call, EnvironmentCall) and call.client >= 0]
-    units = [_Unit([call]) for call in left if isinstance(call, Generation) or call.client < 0]
-    for episode in episodes_of(played, branches):
+    branches = Branches(unscoped)
+    client_calls = [call for call in unscoped if isinstance(call, EnvironmentCall) and call.client >= 0]
+    units = [_Unit([call]) for call in unscoped if isinstance(call, Generation) or call.client < 0]
+    for episode in episodes_of(client_calls, branches):
         # Calls of a client that was not reset form no episode, so each of them is a unit.
         units += [_Unit(episode)] if episode[0].kind == "reset" else [_Unit([call]) for call in episode]
     units.sort(key=lambda unit: (place_of(branches.of(unit.calls[0])), unit.calls[0].order))
-    kinds = _by_kind(units)
-    texts.look_at([unit for of_kind in kinds for unit in of_kind])
+    units_by_kind = _by_kind(units)
+    texts.compare_units([unit for alike_units in units_by_kind for unit in alike_units])
     # One task for each row. Calls of a client that makes a task for each of them are in as many tasks by accident.
-    tasks = [{branches.of(call) for call in unit.calls} for unit in units]
-    started = list(dict.fromkeys(task for places in tasks for task in places))
-    if len(started) == count and _are_in_order(started) and all(len(task) == 1 for task in tasks):
-        pairs = [(started.index(next(iter(places))), unit) for unit, places in zip(units, tasks, strict=True)]
-        if texts.allow(pairs):
-            yield from ((row, "order", unit.calls) for row, unit in pairs)
+    branches_by_unit = [{branches.of(call) for call in unit.calls} for unit in units]
+    all_branches = list(dict.fromkeys(branch for unit_branches in branches_by_unit for branch in unit_branches))
+    if (
+        len(all_branches) == row_count
+        and _are_in_order(all_branches)
+        and all(len(unit_branches) == 1 for unit_branches in branches_by_unit)
+    ):
+        rows_with_units = [
+            (all_branches.index(next(iter(unit_branches))), unit)
+            for unit, unit_branches in zip(units, branches_by_unit, strict=True)
+        ]
+        if texts.allow(rows_with_units):
+            yield from ((row, "order", unit.calls) for row, unit in rows_with_units)
             return
-    for of_kind in kinds:
-        begun = [branches.of(unit.calls[0]) for unit in of_kind]
-        is_known = len(set(begun)) == 1 or (len(set(begun)) == len(begun) and _are_in_order(begun))
-        if len(of_kind) == count and is_known and texts.allow(enumerate(of_kind)):
-            yield from ((row, "order", unit.calls) for row, unit in enumerate(of_kind))
+    for alike_units in units_by_kind:
+        first_branches = [branches.of(unit.calls[0]) for unit in alike_units]
+        is_order_known = len(set(first_branches)) == 1 or (
+            len(set(first_branches)) == len(first_branches) and _are_in_order(first_branches)
+        )
+        if len(alike_units) == row_count and is_order_known and texts.allow(enumerate(alike_units)):
+            yield from ((row, "order", unit.calls) for row, unit in enumerate(alike_units))
         else:
-            allowed = [(texts.rows_of(unit) or set(), unit) for unit in of_kind]
-            yield from ((row, "text", unit.calls) for rows, unit in allowed for row in rows if len(rows) == 1)
+            rows_and_units = [(texts.rows_of(unit) or set(), unit) for unit in alike_units]
+            yield from ((row, "text", unit.calls) for rows, unit in rows_and_units for row in rows if len(rows) == 1)
 
 
 def _are_in_order(strands: Seq[Strand | None]) -> bool:
@@ -165,12 +174,12 @@ def _are_in_order(strands: Seq[Strand | None]) -> bool:
 
 def _by_kind(units: Iterable[_Unit]) -> list[list[_Unit]]:
     """Return the units of each kind; one that failed and was tried again is one with those that followed."""
-    kinds: dict[object, list[_Unit]] = defaultdict(list)
+    units_by_kind: dict[object, list[_Unit]] = defaultdict(list)
     for unit in units:
-        of_kind = kinds[unit.kind]
-        is_retry = of_kind and of_kind[-1].is_retried_by(unit)
-        of_kind.append(_Unit([*of_kind.pop().calls, *unit.calls]) if is_retry else unit)
-    return [*kinds.values()]
+        alike_units = units_by_kind[unit.kind]
+        is_retry = alike_units and alike_units[-1].is_retried_by(unit)
+        alike_units.append(_Unit([*alike_units.pop().calls, *unit.calls]) if is_retry else unit)
+    return [*units_by_kind.values()]
 
 
 class _Texts:
@@ -187,7 +196,7 @@ class _Texts:
         long = {text for text in self.answers if len(text) >= _LEAST and text not in joined}
         return sorted(long, key=len, reverse=True)
 
-    def look_at(self, units: Seq[_Unit]) -> None:
+    def compare_units(self, units: Seq[_Unit]) -> None:
         """Compare these units from now on: a text that too many of them sent says nothing about a row."""
         self._times, self._units = Counter(text for unit in units for text in unit.texts), len(units)
 

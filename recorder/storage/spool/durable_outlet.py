@@ -133,11 +133,11 @@ class Storage:
         if self._spool and not self.spools_always:
             self._is_drained(_AT_ONCE)
         elif self._has_orphans and self._engine is not None:
-            until = time.monotonic() + _AT_ONCE
+            deadline = time.monotonic() + _AT_ONCE
             self._has_orphans = False
             with guard("ingesting the spools of other processes"):
                 self._orphans = self._orphans or Ingester(self._address, self._entry_of, self._hurried.is_set)
-                self._has_orphans = not self._orphans.take_in(lambda: time.monotonic() > until).is_all
+                self._has_orphans = not self._orphans.take_in(lambda: time.monotonic() > deadline).is_all
 
     def hurry(self, *, hurried: bool) -> None:
         """Set whether the process may end at any time. If so, what the database does not take is spooled at once."""

@@ -141,7 +141,7 @@ class Intake:
 
     def _write(self, connection: Connection, batch: Batch, runs: Runs, heard: int | None) -> None:
         run_writes.write_runs(connection, batch.runs, heard)
-        row_writes.write_starts(connection, batch.starts)
+        row_writes.write_payload_starts(connection, batch.starts)
         row_writes.write_rows(connection, batch.rows, runs, heard)
         run_writes.write_tokenizers(connection, batch.tokenizers)
         run_writes.write_scalars(connection, batch.scalars, runs)

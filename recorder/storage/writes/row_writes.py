@@ -12,7 +12,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 from sqlmodel import col
 
 from logs_ui.recorder.storage import tables
-from logs_ui.recorder.storage.changes import EntryNumber, RowChange, StartChange
+from logs_ui.recorder.storage.changes import EntryNumber, PayloadStartChange, RowChange
 from logs_ui.recorder.storage.clock import now_us
 from logs_ui.recorder.storage.dialects import Insert, insert, server_clock
 from logs_ui.recorder.storage.step_sums import OF_STEP
@@ -35,7 +35,7 @@ def positions(connection: Connection) -> dict[str, EntryNumber]:
     return {writer: EntryNumber(*number) for writer, *number in connection.execute(query)}
 
 
-def write_starts(connection: Connection, changes: Iterable[StartChange]) -> None:
+def write_payload_starts(connection: Connection, changes: Iterable[PayloadStartChange]) -> None:
     """Insert shared prompts; one that exists is the same. Sorted by id, so that transactions cannot deadlock."""
     rows = [{"id": change.id, "data": change.data} for change in sorted(changes, key=attrgetter("id"))]
     if rows:
@@ -71,16 +71,21 @@ def write_rows(
         )  # one that exists is the same
 
 
-def delete_rows(connection: Connection, run: str, uids: Iterable[str]) -> None:
+def delete_rows(connection: Connection, run_uid: str, uids: Iterable[str]) -> None:
     """Delete rollouts of a run, with what belongs to them, and recompute the sums of their steps."""
-    row, run_id = tables.EvaluationRow, connection.scalar(select(col(tables.Run.id)).where(col(tables.Run.uid) == run))
+    row_table, run_id = (
+        tables.EvaluationRow,
+        connection.scalar(select(col(tables.Run.id)).where(col(tables.Run.uid) == run_uid)),
+    )
     take_runs(connection, [run_id or 0])
-    stored = col(row.run_id) == run_id, col(row.uid).in_([*uids])
-    steps = connection.execute(select(*(col(getattr(row, name)) for name in OF_STEP)).where(*stored).distinct()).all()
-    ids = select(col(row.id)).where(*stored)
+    is_selected = col(row_table.run_id) == run_id, col(row_table.uid).in_([*uids])
+    steps = connection.execute(
+        select(*(col(getattr(row_table, name)) for name in OF_STEP)).where(*is_selected).distinct()
+    ).all()
+    ids = select(col(row_table.id)).where(*is_selected)
     for table in (tables.RolloutPayload, tables.RowTag):
         connection.execute(delete(table).where(col(table.row_id).in_(ids)))
-    connection.execute(delete(row).where(*stored))
+    connection.execute(delete(row_table).where(*is_selected))
     write_statistics(connection, [], run_id or 0, steps)
 
 
@@ -128,16 +133,20 @@ def _imported_again(connection: Connection, changes: list[RowChange], run_id: in
     """Delete the tags of stored rows that are imported again, which may have others now; return their steps, which
     they may leave.
     """
-    row, tag = tables.EvaluationRow, tables.RowTag
+    row_table, tag_table = tables.EvaluationRow, tables.RowTag
     # Only what is imported has the step among its columns: others have it in their identity, which never changes.
     uids = [change.uid for change in changes if "step" in change.columns]
     if not uids:
         return set()
-    stored = col(row.run_id) == run_id, col(row.uid).in_(uids)
-    steps = connection.execute(select(*(col(getattr(row, name)) for name in OF_STEP)).where(*stored).distinct())
+    is_selected = col(row_table.run_id) == run_id, col(row_table.uid).in_(uids)
+    steps = connection.execute(
+        select(*(col(getattr(row_table, name)) for name in OF_STEP)).where(*is_selected).distinct()
+    )
     old_steps = {tuple(step) for step in steps}
     if old_steps:
-        connection.execute(delete(tag).where(col(tag.row_id).in_(select(col(row.id)).where(*stored))))
+        connection.execute(
+            delete(tag_table).where(col(tag_table.row_id).in_(select(col(row_table.id)).where(*is_selected)))
+        )
     return old_steps
 
 
@@ -158,22 +167,26 @@ def _start_insert() -> Insert:
 
 def _payload_upsert() -> Insert:
     """Take `run`, `uid`, `content`, `tokens` and their starts; None leaves a payload and its start unchanged."""
-    row, payload = tables.EvaluationRow, tables.RolloutPayload
-    of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
+    row_table, payload_table = tables.EvaluationRow, tables.RolloutPayload
+    of_row = select(col(row_table.id)).where(
+        col(row_table.run_id) == bindparam("run"), col(row_table.uid) == bindparam("uid")
+    )
     names = ("content", "tokens")
     parameters: dict[str, Any] = {name: bindparam(name) for part in names for name in (f"{part}_start", part)}
-    statement = insert(payload).inline().values(row_id=of_row.scalar_subquery(), **parameters)
+    statement = insert(payload_table).inline().values(row_id=of_row.scalar_subquery(), **parameters)
     new = statement.excluded
-    updates: dict[str, Any] = {name: func.coalesce(new[name], getattr(payload, name)) for name in names}
+    updates: dict[str, Any] = {name: func.coalesce(new[name], getattr(payload_table, name)) for name in names}
     for name in names:
         start = f"{name}_start"
-        updates[start] = case((new[name].is_(None), getattr(payload, start)), else_=new[start])
+        updates[start] = case((new[name].is_(None), getattr(payload_table, start)), else_=new[start])
     return statement.on_conflict_do_update(index_elements=["row_id"], set_=updates)
 
 
 def _tag_insert() -> Insert:
     """Take the parameters `run`, `uid` and `tag`. A row has each tag once."""
-    row = tables.EvaluationRow
-    of_row = select(col(row.id)).where(col(row.run_id) == bindparam("run"), col(row.uid) == bindparam("uid"))
+    row_table = tables.EvaluationRow
+    of_row = select(col(row_table.id)).where(
+        col(row_table.run_id) == bindparam("run"), col(row_table.uid) == bindparam("uid")
+    )
     values = {"run_id": bindparam("run"), "tag": bindparam("tag"), "row_id": of_row.scalar_subquery()}
     return insert(tables.RowTag).inline().values(**values).on_conflict_do_nothing()

@@ -159,8 +159,10 @@ def write_sources(connection: Connection, changes: Iterable[SourcesChange], runs
 def write_scalars(connection: Connection, changes: Iterable[ScalarsChange], runs: Mapping[str, int]) -> None:
     """Write logged figures; one that is logged twice at a step keeps its last value."""
     logged = ((runs[change.run], change.step, change.values.items()) for change in changes)
-    values = {(run, step, name): value for run, step, figures in logged for name, value in figures}
-    rows = [{"run_id": run, "step": step, "name": name, "value": value} for (run, step, name), value in values.items()]
+    values = {(run_id, step, name): value for run_id, step, figures in logged for name, value in figures}
+    rows = [
+        {"run_id": run_id, "step": step, "name": name, "value": value} for (run_id, step, name), value in values.items()
+    ]
     upsert(connection, Scalar, rows, ("run_id", "step", "name"))
 
 

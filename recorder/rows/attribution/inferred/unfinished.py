@@ -24,7 +24,9 @@ from logs_ui.recorder.rows.text_compare import plain, texts_in
 _WIDTH = np.dtype(np.int32).itemsize
 
 
-def add_unfinished(count: int, seen: Seen, outside: int, prompts: Seq[str], decode: Callable[[Ids], str]) -> Assignment:
+def add_unfinished(
+    row_count: int, seen: Seen, outside_count: int, prompts: Seq[str], decode: Callable[[Ids], str]
+) -> Assignment:
     """Return the rows with their chains: by the start of their branches, if there is one for each row; else by the
     prompt that the first context holds; else in the order in which they began, up to the first failed generation, of
     which the row is unknown.
@@ -32,50 +34,50 @@ def add_unfinished(count: int, seen: Seen, outside: int, prompts: Seq[str], deco
     Chains that begin with a later turn stay unmatched. For `outside` see `Assignment`.
     """
     branches, chains = link_chains(seen, finished=False)
-    state = Assignment(seen, count, branches, outside, [*map(plain, prompts)])
+    state = Assignment(seen, row_count, branches, outside_count, [*map(plain, prompts)])
     state.add_scoped_calls()
-    free = list(range(count))
-    rows: dict[str, list[int]] = {}
+    free_rows = list(range(row_count))
+    rows_by_prompt: dict[str, list[int]] = {}
     for index, prompt in enumerate(state.prompts):
-        rows.setdefault(prompt, []).append(index)
-    beginning: list[Chain] = []
+        rows_by_prompt.setdefault(prompt, []).append(index)
+    first_chains: list[Chain] = []
     for chain in chains:
-        if chain.row is not None and 0 <= chain.row < count:
+        if chain.row is not None and 0 <= chain.row < row_count:
             state.add_chain(chain.row, chain, [None] * len(chain.parts), "scope")
-            free = [place for place in free if place != chain.row]
+            free_rows = [row for row in free_rows if row != chain.row]
             continue
-        chain.candidate_rows = _rows_asked(chain, rows, decode)
-        (beginning if chain.begins else state.unmatched).append(chain)
-    ranks, end = _ranks(state, chains), _first_failure(state)
-    for chain in sorted(beginning, key=Chain.key):
+        chain.candidate_rows = _find_prompted_rows(chain, rows_by_prompt, decode)
+        (first_chains if chain.begins else state.unmatched).append(chain)
+    row_by_branch, first_failure = _match_rows_to_branches(state, chains), _first_failure(state)
+    for chain in sorted(first_chains, key=Chain.key):
         candidates = chain.candidate_rows
-        if ranks:
-            candidates = [ranks[chain.branch]]
-        elif candidates is None and chain.key() > end:
+        if row_by_branch:
+            candidates = [row_by_branch[chain.branch]]
+        elif candidates is None and chain.key() > first_failure:
             candidates = []
-        place = next((place for place in free if candidates is None or place in candidates), None)
-        if place is None:
+        row = next((row for row in free_rows if candidates is None or row in candidates), None)
+        if row is None:
             state.unmatched.append(chain)
         else:
-            free.remove(place)
+            free_rows.remove(row)
             if chain.candidate_rows is not None:
-                state.with_known_prompt.add(place)
-            evidence = "prompt" if chain.candidate_rows is not None else "order" if ranks else "position"
-            state.add_chain(place, chain, [None] * len(chain.parts), evidence)
+                state.with_known_prompt.add(row)
+            evidence = "prompt" if chain.candidate_rows is not None else "order" if row_by_branch else "position"
+            state.add_chain(row, chain, [None] * len(chain.parts), evidence)
     return state
 
 
-def _ranks(state: Assignment, chains: Seq[Chain]) -> dict[Strand | None, int]:
+def _match_rows_to_branches(state: Assignment, chains: Seq[Chain]) -> dict[Strand | None, int]:
     """Return the rows by branch, if each has one; nothing if these were not seen to start in the order of the rows."""
-    numbered = state.branch_of_each_row()
-    if any(branch.is_stray for branch in numbered):
+    row_branches = state.branch_of_each_row()
+    if any(branch.is_stray for branch in row_branches):
         return {}
-    ranks: dict[Strand | None, int] = {branch: place for place, branch in enumerate(numbered)}
+    row_by_branch: dict[Strand | None, int] = {branch: row for row, branch in enumerate(row_branches)}
     for chain in chains:
         candidates = chain.candidate_rows if chain.row is None else [chain.row]
-        if candidates is not None and ranks.get(chain.branch) not in candidates:
+        if candidates is not None and row_by_branch.get(chain.branch) not in candidates:
             return {}
-    return ranks
+    return row_by_branch
 
 
 def _first_failure(state: Assignment) -> tuple[float, float]:
@@ -135,14 +137,16 @@ def _is_in(turn: Turn, data: bytes) -> bool:
     return data.startswith(whole) or (len(whole) > len(_context(turn)) + _WIDTH and data.startswith(whole[:-_WIDTH]))
 
 
-def _rows_asked(chain: Chain, rows: Mapping[str, list[int]], decode: Callable[[Ids], str]) -> list[int] | None:
+def _find_prompted_rows(
+    chain: Chain, rows_by_prompt: Mapping[str, list[int]], decode: Callable[[Ids], str]
+) -> list[int] | None:
     """Return the rows of the longest prompt that the chain's first context holds; None if none does, or all are equal.
 
     `rows` are the indices of the rows by their prompt.
     """
-    for text in map(plain, _first_texts(chain, decode) if len(rows) > 1 else ()):
-        if occurring := [prompt for prompt in rows if prompt and prompt in text]:
-            return rows[max(occurring, key=len)]
+    for text in map(plain, _first_texts(chain, decode) if len(rows_by_prompt) > 1 else ()):
+        if occurring := [prompt for prompt in rows_by_prompt if prompt and prompt in text]:
+            return rows_by_prompt[max(occurring, key=len)]
     return None
 
 

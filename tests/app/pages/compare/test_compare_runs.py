@@ -383,7 +383,7 @@ def test_the_same_changes_are_shown_once() -> None:
         return [RunSource(run_id=run, kind=SourceKind.CHANGES, name="", hash=digest)]
 
     trees = working_trees([changes(0, "x"), [], changes(2, "x"), changes(3, "y")], {"x": DIFF, "y": ""})
-    assert [tree.runs for tree in trees] == [[0, 2], [3]]
+    assert [tree.run_indices for tree in trees] == [[0, 2], [3]]
     assert [line.kind for line in trees[0].lines] == ["file", "file", "file", "gap", "removed", "added"]
 
 
