@@ -256,7 +256,7 @@ def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
         f"{agreed[number]} (not {answers.reference[int(np.argmax(group == number))]})" for number in swapped[:3]
     ]
     groups = f"the {len(unsolved):,} groups without a right answer among {int(group.max()) + 1:,} that were read"
-    title = f"In {len(swapped):,} of {groups}, most give another task's reference"
+    title = f"In {len(swapped):,} of {groups}, most answers give another task's reference"
     return Card(
         id="final_answers",
         title=title,

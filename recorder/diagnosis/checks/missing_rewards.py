@@ -192,7 +192,7 @@ def _make_stopped(run: Run, name: str, places: list[str], begins: int, affected:
         title=f"{name} stopped: no number for {percent(float(of.mean()))} of rollouts",
         cost=float(of.mean()) * max(added, 0.0),
         evidence=(
-            f"{name}: no number for all {affected.sum():,} scored rollouts{where} since step {begins:,}.",
+            f"{name}: no number for any of {affected.sum():,} scored rollouts{where} since step {begins:,}.",
             f"Where it gave one, it added {figure(added)} on average.",
         ),
         suggestion="Look for exceptions or timeouts that the function hides, and for rows that lack what it needs.",
@@ -209,7 +209,7 @@ def _never_answers(run: Run, names: list[str]) -> Card:
         id="invalid_reward",
         title=f"{listed(names)} gave no reward to any rollout",
         cost=max(run.fall.lost, contrast.spread(run)),
-        evidence=(f"{int(run.all.scored.sum())} rollouts were scored, and it declined all of them.",),
+        evidence=(f"{int(run.all.scored.sum())} rollouts were scored, and none got a number of it.",),
         suggestion="Call it by hand on a good completion: it must return a number.",
         where="",
         is_setup=True,

@@ -228,10 +228,11 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float, outcom
         return NotJudged("The texts of its rollouts cannot be read.")
     mine, rest = float(affected[is_last].mean()), float(affected[rows.step < worst.since].mean())
     quotation = _quote(now, worst.key >> 1) + (f" (or one of {len(keys) - 1} more)" if len(keys) > 1 else "")
+    title = f"{quotation} is answered to {percent(mine)} of rollouts"
     if is_unchanging := worst.key == _UNCHANGING:
-        quotation = "One text, another in each,"
-    predicate = "is most of what" if all(observation.key & 1 for observation in alike) else "is answered to"
-    title = f"{quotation} {predicate} {percent(mine)} of rollouts{' hear' * predicate.startswith('is most')}"
+        title = f"{percent(mine)} of rollouts get mostly one text as observation, not all the same"
+    elif all(observation.key & 1 for observation in alike):
+        title = f"{quotation} is most of what {percent(mine)} of rollouts get as observations"
     title += f", {percent(rest)} before step {worst.since:,}"
     if answers.share_known < _SAME_ACTIONS:
         return Below(f"{title}; it follows actions that were not taken before.")

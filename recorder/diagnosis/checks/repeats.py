@@ -95,7 +95,9 @@ def _check_turns(run: Run) -> Outcome:
     is_of_hopeless = bool(others.any()) and float(ended[others].mean()) <= limit
     sentences = [] if turns is None else [f"They have {figure(turns)} turns on average."]
     if alone is not None:
-        sentences.append(f"{percent(alone)} of them repeat no action: at the same observation, in turn or at the end.")
+        sentences.append(
+            f"{percent(alone)} of them repeat no action, neither at the same observation, nor in turn, nor at the end."
+        )
     sentences += _tasks(rows, ended)
     began = above(run.all.by_step(run.all.stop_reason == StopReason.TURN_LIMIT), limit)
     advice = "Allow more turns, or make the task smaller: nothing after the last turn can be rewarded."

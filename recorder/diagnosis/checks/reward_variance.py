@@ -110,7 +110,7 @@ def _check_dead(run: Run) -> Outcome:
         evidence=(
             *([f"{failed.sum()} of {len(failed)} groups all-fail, {(is_dead & ~failed).sum()} all-pass."] * is_told),
             f"Std within the others: {figure(float(others.mean()))}." if len(others) else "There is no other group.",
-            *([f"{equal} of the {is_dead.sum()} hold one completion, again and again."] * is_equal),
+            *([f"{equal} of the {is_dead.sum()} have equal completions only."] * is_equal),
             *([f"There are {kinds} different rewards, which depend on the prompt alone."] * by_prompt),
         ),
         suggestion="Make the completions of a group differ first: equal ones get equal rewards, whatever the task."

@@ -333,8 +333,8 @@ def _check_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outc
     if course is not None and is_sure:
         return Below(
             f"{percent(new)} of the last rollouts are of new tasks: mean reward lower by {figure(-apart.value)}, but "
-            f"in tasks of both it rises from each of {course.parts} parts of the run to the next: on average "
-            f"{figure(course.change.others)} \u2192 {figure(course.change.chosen)}."
+            f"in the tasks that two parts share it rises from each of {course.parts} parts of the run to the next: on "
+            f"average {figure(course.change.others)} \u2192 {figure(course.change.chosen)}."
         )
     names = [rows.tasks[task] for task in np.unique(rows.task[chosen & late & ~is_of_both]).tolist()]
     trend = rows.by_step(np.where(attempted(rows), rows.reward, np.nan))
@@ -348,7 +348,7 @@ def _check_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outc
         cost=-apart.value * new,
         evidence=(
             sentence,
-            "Whether the new tasks are harder or the policy became worse, these steps do not show.",
+            "These steps do not show whether the new tasks are harder or the policy became worse.",
             f"New: {listed(names)}.",
         ),
         suggestion="Evaluate one checkpoint on the tasks of the first steps and on those of the last.",

@@ -94,7 +94,8 @@ def _check(run: Run) -> Outcome:
     sentences = [f"{len(groups)} groups of up to {int(sizes.max())} rollouts hold more than one prompt or task."]
     if is_swapped.any():
         sentences.append(
-            f"{is_swapped.sum()} rollouts answer a prompt that several tasks share: at most one of them asked it."
+            f"{is_swapped.sum()} rollouts answer a prompt that several tasks share: it can be that of one of them at "
+            "most."
         )
     mixed_title = f"{percent(len(groups) / len(sizes))} of groups mix different prompts"
     keys = rows.facts["prompt_key"]

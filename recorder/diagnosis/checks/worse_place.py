@@ -52,8 +52,8 @@ def _make_card(run: Run, column: str, names: list[str], least: float) -> Outcome
             sentences = [f"Before step {first:,} it was {figure(before.chosen)}, of others {figure(before.others)}."]
     return Card(
         id="worse_place",
-        title=f"In {column} {listed(names)} the mean reward is {figure(now.chosen)}, of others of the same groups "
-        f"{figure(now.others)}",
+        title=f"In {column} {listed(names)} the mean reward is {figure(now.chosen)}; that of other rollouts of these "
+        f"groups is {figure(now.others)}",
         cost=-now.value * float(own.mean()),
         evidence=(f"{int(own.sum()):,} of {len(rows):,} rollouts are from there.", *sentences),
         suggestion="Look at what runs there: its version, its weights, its logs. Until then leave it out, and mask its "

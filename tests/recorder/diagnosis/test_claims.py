@@ -970,7 +970,7 @@ def read_of(case: Case, *groups: str) -> tuple[str, ...]:
     before = case.steps(1, (case.card.since_step or 0) - 1)
 
     def is_so(it: Rollout, turn: Turn) -> bool:
-        if case.card.title.startswith("One text, another in each"):
+        if "mostly one text" in case.card.title:
             return told(turn.observation) == unchanging(it)
         return hears_turn(turn, quoted)
 
@@ -1109,7 +1109,7 @@ PLAIN = (
     "Advantages come from differences within a group", "Advantages compare a completion with its group",
     "For on-policy samples the two are equal in expectation.", "It is logged by the trainer.",
     'With vllm_mode="server", TRL sends only the first prompt of each group', "reset() returned different ",
-    "What the dataset asks is the same; ", "Whether the new tasks are harder ", "There is no other group.",
+    "What the dataset asks is the same; ", "These steps do not show whether the new tasks ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
     "No action of theirs was parsed and executed, and no tool call.", "One ends with: ",
@@ -1150,7 +1150,7 @@ COUNTS: dict[str, Count] = {
     "All rollouts do; their mean reward is #.": lambda c, _: (means(reward(it) or 0.0 for it in c.last),),
     "# of rollouts run out of turns": lambda c, *_: (c.share(out_of_turns),),
     "They have # turns on average.": lambda c, *_: (means(len(it.turns) for it in c.last if out_of_turns(it)),),
-    "# of them repeat no action: at the same observation, in turn or at the end.": lambda c, *_: (
+    "# of them repeat no action, neither at the same observation, nor in turn, nor at the end.": lambda c, *_: (
         percent(fmean(tail(it) < 2 and not repeats(it) for it in c.last if out_of_turns(it) and len(actions(it)) > 1)),
     ),
     "Most often @ (#), @ (#) and @ (#).": most_often,
@@ -1162,7 +1162,7 @@ COUNTS: dict[str, Count] = {
     "@ stopped: no number for # of rollouts": lambda c, name, _: (
         name, percent(len([it for it in stopped(c, name) if it in c.last]) / len(c.last)),
     ),
-    "@: no number for all # scored rollouts[ of @] since step #.": lambda c, name, *g: (
+    "@: no number for any of # scored rollouts[ of @] since step #.": lambda c, name, *g: (
         name, str(len(stopped(c, name))), g[1], str(min(it.step for it in stopped(c, name))),
     ),
     "Where it gave one, it added # on average.": lambda c, *_: (
@@ -1340,7 +1340,7 @@ COUNTS: dict[str, Count] = {
         text for name in g[::3] for text in (name, *(name and often(side, name) for side in windows(c)))
     ),
     "# of rollouts answer a prompt that several tasks share": lambda c, _: (percent(fmean(shares_prompt(c))),),
-    "# rollouts answer a prompt that several tasks share: at most one of them asked it.": lambda c, _: (
+    "# rollouts answer a prompt that several tasks share: it can be that of one of them at most.": lambda c, _: (
         str(sum(shares_prompt(c))),
     ),
     "# of rollouts never act in their environment": lambda c, _: (c.share(lambda it: not actions(it)),),
@@ -1423,9 +1423,11 @@ COUNTS: dict[str, Count] = {
         name, figure(fmean(parts(it)[name] for it in windows(c)[1]) - fmean(parts(it)[name] for it in windows(c)[0])),
     ),
     "\u201c@\u201d is answered to # of rollouts, # before step #": heard_by,
-    "One text, another in each, is most of what # of rollouts hear, # before step #": unchanged_of,
+    "# of rollouts get mostly one text as observation, not all the same, # before step #": unchanged_of,
     "An empty text is answered to # of rollouts, # before step #": lambda c, *g: heard_by(c, "", *g)[1:],
-    "\u201c@\u201d is most of what # of rollouts hear, # before step #": lambda c, *g: heard_by(c, *g, most=True),
+    "\u201c@\u201d is most of what # of rollouts get as observations, # before step #": lambda c, *g: (
+        heard_by(c, *g, most=True)
+    ),
     "In # of them that were read, # of # answers to @ are so (equal actions count once); in # rollouts before, # of "
     "#.": read_of,
     "They lose # more than @.": lose_within,
@@ -1437,7 +1439,7 @@ COUNTS: dict[str, Count] = {
     "The cost is in #: # less of it per rollout.": lambda c, name, _: (
         name, figure(fmean(values(windows(c)[0], name)) - fmean(values(windows(c)[1], name))),
     ),
-    "# of the # hold one completion, again and again.": lambda c, *_: (
+    "# of the # have equal completions only.": lambda c, *_: (
         str(sum(len(set(map(completion, g))) == 1 for g in c.groups if is_equal(g))), str(sum(map(is_equal, c.groups))),
     ),
     "By metadata.host: # of the rollouts in @, # elsewhere.": lambda c, _, host, __: tuple(
@@ -1446,7 +1448,7 @@ COUNTS: dict[str, Count] = {
         )
     )[:3],
     "By metadata.#, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most_by,
-    "In metadata.# @ the mean reward is #, of others of the same groups #": lambda c, column, names, *_: (
+    "In metadata.# @ the mean reward is #; that of other rollouts of these groups is #": lambda c, column, names, *_: (
         column, names, *of_machine(c, column, names),
     ),
     "Before step # it was #, of others #.": lambda c, step, *_: (step, *of_machine(c, *machine_of(c), step)),
@@ -1609,7 +1611,7 @@ COUNTS |= {
         str(sum(given(it) != right(it) and not contradicts(c, it) for it in c.last)),
     ),
     "Of the right ones that do not count, # are written otherwise than the reference: @ for @.": another_notation,
-    "In # of the # groups without a right answer among # that were read, most give another task's reference": (
+    "In # of the # groups without a right answer among # that were read, most answers give another task's reference": (
         swapped_groups
     ),
     "Answers of these groups: @.": swapped_examples,

@@ -347,7 +347,7 @@ def test_twins_that_are_paid_alike_make_groups_dead_whatever_the_task() -> None:
     rows = rows_of(completion_key=PLACE // GROUP, reward=(PLACE // GROUP % 3 == 0).astype(float))
     dead = card(diagnose_rows(rows), "dead_groups")
     assert dead.cost is None
-    assert dead.evidence[-1] == "12 of the 12 hold one completion, again and again."
+    assert dead.evidence[-1] == "12 of the 12 have equal completions only."
     assert dead.suggestion.startswith("Make the completions of a group differ first")
 
 

@@ -41,7 +41,7 @@ def test_other_tasks_with_lower_rewards_are_told_without_a_reason() -> None:
     assert (found.cost, found.since_step) == (0.5, 11)
     assert found.where == 'task:"task 2","task 3" step:11..20'
     assert found.evidence[0].startswith("Mean reward 0.25 in 60 groups of tasks that the first steps lack, 0.75 in 60 ")
-    assert "these steps do not show" in found.evidence[1]
+    assert "These steps do not show" in found.evidence[1]
     assert found.evidence[2] == "New: task 2 and task 3."
     state, said = checked(diagnosed(task, PLACE % 2))
     assert state == "below"
@@ -72,6 +72,9 @@ def test_tasks_that_successive_parts_share_tell_a_better_policy_from_harder_task
     )
     state, said = checked(better)
     assert (state, better.verdict.id) == ("below", "improving")
-    assert "but in tasks of both it rises from each of 4 parts of the run to the next: on average 0." in said
+    assert (
+        "but in the tasks that two parts share it rises from each of 4 parts of the run to the next: on average 0."
+        in said
+    )
     assert better.verdict.said.endswith("% (mean over 4 parts of the steps, each against the next, weighted alike)")
     assert (worse.cards, worse.verdict.id) == ((), "worse")
