@@ -1,5 +1,6 @@
 """Finds reward functions that tell no completion from another: constant ones, those that give a group the same, and
-those that suddenly give many rollouts one value, such as the 0 or the 0.5 of a judge that cannot be reached.
+those that suddenly give many rollouts one value, such as the 0 or the 0.5 of a judge that cannot be reached; and those
+that suddenly give values of another size.
 """
 
 from collections.abc import Iterator
@@ -8,14 +9,15 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
-from logs_ui.recorder.diagnosis.change_point import CHANCE, above
+from logs_ui.recorder.diagnosis.change_point import CHANCE, above, change
 from logs_ui.recorder.diagnosis.contrast import shift, spread
 from logs_ui.recorder.diagnosis.largest_differences import find_largest
 from logs_ui.recorder.diagnosis.mean_difference import compare
 from logs_ui.recorder.diagnosis.measures import best, extent, list_figures, weigh_by_range
 from logs_ui.recorder.diagnosis.opened_tags import find_closed_tag
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows, distinct, ends
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, ends
 from logs_ui.recorder.diagnosis.success import is_penalty, levels
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 
 _ROLLOUTS, _GROUPS = 32, 8  # that may be equal by chance: fewer tell nothing [ours]
@@ -28,6 +30,7 @@ _STANDS_OUT = 5  # times as often as the next most frequent value [ours]
 _RARER = 0.25  # as often in one half of a batch as in the other, at most [ours]
 _MIXED = 0.5  # of the rollouts with it have others in their groups [ours]
 _MOVED = 0.1  # of the way to the new value, by which the others may fall [ours]
+_LARGER, _SMALLER = 3, 0.1  # times the largest value before, the smallest: values of another size [ours]
 _TELLS = ("reward_parts", "dead_groups", "signal_cliff", "never_solved", "forgotten", "disagreement", "hacking")
 
 
@@ -134,6 +137,9 @@ def _make_card(
 
 
 def _check_new(run: Run) -> Outcome:
+    scaled = [card for name in run.all.values if (card := _find_other_scale(run, name)) is not None]
+    if scaled:
+        return max(scaled, key=lambda card: card.cost or 0.0)
     graded = [name for name, part in run.rows.parts.items() if len(levels(part)) > _LEVELS]
     if not graded:
         return NotJudged(f"No reward function gives more than {_LEVELS} different values.")
@@ -144,6 +150,66 @@ def _check_new(run: Run) -> Outcome:
         f"{name} {exact_percent(float(_has_part(run.rows, name, _find_part(run, name)).mean()))}" for name in graded
     ]
     return Below(f"Share of one value: {', '.join(shares[:3])} (threshold {_SHARE:.0%}, if it is new).")
+
+
+def _find_other_scale(run: Run, name: str) -> Card | None:
+    """Return the card on a function whose values are of another size since a step, in the run or in some evals."""
+    rows, values = run.all, run.all.values[name]
+    if is_penalty(name) or rows.weights.get(name, 1.0) < 0 or np.nanmax(values, initial=0.0) <= 0:
+        return None  # penalties may be made to grow
+    begins = {place: _step_of_other_scale(rows, values, rows.in_eval(place)) for place in rows.present}
+    steps = [step for step in begins.values() if step is not None]
+    if not steps:
+        return None
+    first = max(steps, key=steps.count)
+    places = [place for place, step in begins.items() if step == first]
+    is_known = np.isfinite(values)
+    of = is_known & np.logical_or.reduce([rows.in_eval(place) for place in places])
+    where = "" if np.array_equal(of, is_known) else f" in {listed(places)}"
+    before, since = (values[of & side] for side in (rows.step < first, rows.step >= first))
+    ranges = [f"{figure(side.min())} to {figure(side.max())}" for side in (since, before)]
+    medians = [f"{figure(float(np.median(side)))} of {len(side):,}" for side in (before, since)]
+    affected = of[rows.step >= run.rows.steps[0]]
+    if not affected.any():
+        return None
+    return Card(
+        id="new_value",
+        title=f"{name} gives {ranges[0]}{where} since step {first:,}, {ranges[1]} before: another scale",
+        cost=max(run.fall.lost, spread(run)),
+        evidence=(f"Before step {first:,}: median {medians[0]} rollouts; since then: {medians[1]}.",),
+        suggestion=f"Look at what changed in {name}, or in what it asks, at step {first:,}, and give all steps one "
+        "scale: means and thresholds of before do not hold for the values since.",
+        where=f"-{links.rewards(name)}:none" if not where else links.ids(run.rows.id[affected]),
+        trend=rows.by_step(np.where(of, values, np.nan)),
+        measure=f"mean {name}",
+        since_step=first,
+        explains=(*_TELLS, "task_mix", "proxy", "length"),
+        own=affected,
+        is_setup=True,
+        is_loss=False,
+    )
+
+
+def _step_of_other_scale(rows: Rows, values: Floats, of: Bools) -> int | None:
+    """Return the step since which a graded function's values of some rollouts are of another size; None if there is
+    none. Values of 0, which has no size, are left out, and tasks, or families of them, that only one side has.
+    """
+    has_size = of & np.isfinite(values) & (np.abs(values) > SAME)
+    sizes = np.abs(np.where(has_size, values, np.nan))
+    trend = rows.by_step(np.log(sizes))
+    jump = change(trend)
+    if jump is None:
+        return None
+    first = trend[jump.place][0]
+    late = rows.step >= first
+    placed = rows if tasks_recur(rows) else with_families(rows)
+    if placed is not None:
+        has_size &= np.isin(placed.task, np.intersect1d(placed.task[has_size & late], placed.task[has_size & ~late]))
+    before, since = (sizes[has_size & side] for side in (~late, late))
+    if min(len(before), len(since)) < _ROLLOUTS or min(len(levels(before)), len(levels(since))) <= _LEVELS:
+        return None
+    is_larger = np.percentile(since, 10) > _LARGER * before.max()
+    return first if is_larger or np.median(since) < _SMALLER * before.min() else None
 
 
 def _find_part(run: Run, name: str) -> float:
@@ -247,7 +313,10 @@ NEW_VALUE = check(
     "other "
     f"values have not fallen by {_MOVED:.0%} of the way to the lowest, and the rollouts that get it differ from others "
     "of their groups in no other figure. Not judged for functions of few values: their failures look like wrong "
-    "answers.",
+    "answers. "
+    f"Or a function of more than {_LEVELS} values, no penalty, gives values of another size to an eval since a step, "
+    "at tasks (or families of tasks) that came before, too: nine in ten of them, but for 0, are above "
+    f"{_LARGER} times the largest before, or half of them below {_SMALLER:.0%} of the smallest.",
     needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),
     _check_new,
 )

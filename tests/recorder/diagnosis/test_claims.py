@@ -829,6 +829,19 @@ def new_values(case: Case, step: str, *_: str) -> tuple[str, ...]:
     return step, *(str(it) for pair in counts for it in pair)
 
 
+def other_scale(case: Case, name: str, *_: str) -> tuple[str, ...]:
+    since, before = (values((it for it in case.run.rollouts if it.is_hit is side), name) for side in (True, False))
+    first = min(it.step for it in case.run.rollouts if it.is_hit)
+    ends = [figure(end) for side in (since, before) for end in (min(side), max(side))]
+    return name, *ends[:2], str(first), *ends[2:]
+
+
+def medians_of_sizes(case: Case, step: str, *_: str) -> tuple[str, ...]:
+    name = case.card.title.split()[0]
+    sides = [values((it for it in case.run.rollouts if it.is_hit is hit), name) for hit in (False, True)]
+    return step, *(text for side in sides for text in (figure(median(side)), str(len(side))))
+
+
 def halves(case: Case, *_: str) -> tuple[str, ...]:
     batches = grouped(case.last, lambda it: it.step)
     parts_of = [[it for b in batches for it in b[: len(b) // 2]], [it for b in batches for it in b[len(b) // 2 :]]]
@@ -1405,6 +1418,8 @@ COUNTS: dict[str, Count] = {
         name, figure(new_value(c)[1]), c.share(lambda it: values([it], name)[0] == new_value(c)[1]),
     ),
     "Before step #: # of # rollouts; since then: # of #.": new_values,
+    "# gives # to # since step #, # to # before: another scale": other_scale,
+    "Before step #: median # of # rollouts; since then: # of #.": medians_of_sizes,
     "Its other values have not fallen: mean # before, # since.": other_values,
     "The rollouts that get it are like others of their groups: no other figure differs clearly.": are_alike,
     "By place in the batch: # of each step's first half, # of its second.": halves,
