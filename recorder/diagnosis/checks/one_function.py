@@ -12,9 +12,10 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import CHANCE, above, change
 from logs_ui.recorder.diagnosis.contrast import shift, spread
 from logs_ui.recorder.diagnosis.largest_differences import find_largest
-from logs_ui.recorder.diagnosis.mean_difference import compare
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import best, extent, list_figures, weigh_by_range
 from logs_ui.recorder.diagnosis.opened_tags import find_closed_tag
+from logs_ui.recorder.diagnosis.places import list_parts
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, ends
 from logs_ui.recorder.diagnosis.success import is_penalty, levels
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
@@ -37,7 +38,8 @@ _TELLS = ("reward_parts", "dead_groups", "signal_cliff", "never_solved", "forgot
 def _check_constant(run: Run) -> Outcome:
     if extent(run.rows.reward) <= SAME:
         return NotJudged("The whole reward is constant, not one function alone.")
-    outcomes = [_find_constant(run, name) or _find_of_prompt(run, name) for name in run.rows.values]
+    finders = (_find_constant, _find_of_prompt, _find_in_places)
+    outcomes = [next(filter(None, (find(run, name) for find in finders)), None) for name in run.rows.values]
     cards = [card for card in outcomes if isinstance(card, Card)]
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
@@ -102,35 +104,91 @@ def _find_of_prompt(run: Run, name: str) -> Card | str | None:
     )  # fmt: skip
 
 
-def _make_card(
-    run: Run, name: str, differs: Bools, title: str, *evidence: str, cost: float, suggestion: str, is_loss: bool
-) -> Card | str:
-    """Return the card on a function that tells nothing since the last of all rollouts that `differs`, which is (N,) of
-    all steps; a sentence's part if that may be chance.
+def _find_in_places(run: Run, name: str) -> Card | str | None:
+    """Return the card on a graded function that since a step gives one value to all rollouts of an eval, a family of
+    tasks or a value of a column, below its best there; None if there is no such place.
     """
-    rows, is_known = run.all, np.isfinite(run.rows.values[name])
+    low, high = ends(run.rows.group, run.rows.values[name], len(run.rows.groups.size))
+    equal = low[high - low <= SAME]
+    values = [value for value in levels(equal) if (np.abs(equal - value) <= SAME).sum() >= LEAST_UNITS]
+    if not values or len(levels(run.all.values[name])) <= _LEVELS:
+        return None
+    parts, is_last = list_parts(run), run.all.step >= run.rows.steps[0]
+    for value in values:
+        places, of = list[str](), np.zeros(len(run.all), bool)
+        for place, inside in parts.items():  # the largest first: what is in one of them says nothing new
+            if place and (inside & is_last & ~of).any() and _gives_only(run, name, value, inside, len(parts)):
+                places.append(place)
+                of |= inside
+        if places:
+            room = float(np.nanmax(run.all.parts[name][of])) - value * run.all.weights.get(name, 1.0)
+            return _make_card(
+                run, name, of & (np.abs(run.all.values[name] - value) > SAME),
+                f"{name} gives {figure(value)} to every rollout of {listed(places)}",
+                cost=float(of[is_last].mean()) * room,
+                suggestion=f"Call {name} by hand on a good and a bad completion from there: its values must differ. If "
+                "they do, look at what it needs there (a service, a file, a form of the answer).",
+                is_loss=True,
+                among=of,
+            )  # fmt: skip
+    return None
+
+
+def _gives_only(run: Run, name: str, value: float, inside: Bools, tried: int) -> bool:
+    """Return True if a function gives one value to the last rollouts of a place, whose completions differ, and gave
+    many values, one of them better, before. `tried`: number of places, for which chance is corrected.
+    """
+    rows, every = run.all, run.all.values[name]
+    of = inside & np.isfinite(every)
+    differs, is_last = of & (np.abs(every - value) > SAME), rows.step >= run.rows.steps[0]
+    if (of & is_last).sum() < _ROLLOUTS or (differs & is_last).any() or len(levels(every[of])) <= _LEVELS:
+        return False
+    kinds = distinct(rows.group[of & is_last], rows.facts["completion_key"][of & is_last], count=len(rows.groups.size))
+    has_keys = np.isfinite(rows.facts["completion_key"][of & is_last]).all()
+    if not has_keys or (kinds > 1).sum() < LEAST_UNITS:  # equal completions earn the same
+        return False
+    is_best = value * rows.weights.get(name, 1.0) >= np.nanmax(rows.parts[name][of]) - SAME
+    return not is_best and _count_groups(rows, of, differs)[-1] < _CHANCE / tried
+
+
+def _count_groups(rows: Rows, of: Bools, differs: Bools) -> tuple[int, int, int, int, float]:
+    """Return the first step after the last of the rollouts that `differs`; the number of groups with any rollout `of`
+    a place before, of those among them with one that differs, and of those since; and the chance of none since.
+    """
     first = int(rows.steps[rows.steps > rows.step[differs].max(initial=-1)][0])
-    scored, has = (
-        np.bincount(rows.group[some], minlength=len(rows.groups.size)) > 0
-        for some in (np.isfinite(rows.values[name]), differs)
-    )
+    scored, has = (np.bincount(rows.group[some], minlength=len(rows.groups.size)) > 0 for some in (of, differs))
     late = rows.groups.step >= first
     before, others, since = int(scored[~late].sum()), int(has[~late].sum()), int(scored[late].sum())
-    if before and (1 - others / (before + since)) ** since >= _CHANCE:
+    return first, before, others, since, (1 - others / (before + since)) ** since if before else 0.0
+
+
+def _make_card(
+    run: Run, name: str, differs: Bools, title: str, *evidence: str, cost: float, suggestion: str, is_loss: bool,
+    among: Bools | None = None,
+) -> Card | str:  # fmt: skip
+    """Return the card on a function that tells nothing since the last of all rollouts that `differs`, which is (N,) of
+    all steps; a sentence's part if that may be chance. `among`: (N,) True for the rollouts of some places; None: all.
+    """
+    rows, is_scored = run.all, np.isfinite(run.all.values[name])
+    of = is_scored if among is None else is_scored & among
+    first, before, others, since, chance = _count_groups(rows, of, differs)
+    own = of[rows.step >= run.rows.steps[0]]
+    if chance >= _CHANCE:
         return f"{title} (it may be chance)"
     course = f"It told rollouts apart in none of {since} groups of the whole run."
     if before:
-        course = f"It told rollouts apart in {others} of {before} groups before, and in none of {since} since."
+        subject = "It" if among is None else "There it"
+        course = f"{subject} told rollouts apart in {others} of {before} groups before, and in none of {since} since."
     return Card(
         id="constant_function",
         title=title,
         cost=cost,
         evidence=(course, *evidence),
         suggestion=suggestion,
-        where="" if is_known.all() else f"-{links.rewards(name)}:none",
-        trend=rows.by_step(differs),
+        where="" if own.all() else f"-{links.rewards(name)}:none" if among is None else links.ids(run.rows.id[own]),
+        trend=rows.by_step(differs if among is None else np.where(of, differs, np.nan)),
         since_step=first,
-        own=None if is_known.all() else is_known,
+        own=None if own.all() else own,
         explains=_TELLS if is_loss else (),
         is_loss=is_loss,
     )
@@ -298,6 +356,8 @@ CONSTANT_FUNCTION = check(
     "while it gave other values before, in so many groups that the probability of none since then is below "
     f"{_CHANCE:.1%}; or never more than 0, unless its name is that of a penalty. Or one that is the same within each "
     f"group of different completions (at least {_GROUPS} groups), with {_GRADED} or more values between groups. "
+    f"Or a function of more than {_LEVELS} values that does the first to an eval, a family of tasks or a value of a "
+    "column, whose completions differ: below its best there, and by the same chance, divided by the number of places. "
     "Silent if the whole "
     "reward is constant.",
     needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),

@@ -61,6 +61,27 @@ def test_a_function_of_the_prompt_alone_needs_different_completions() -> None:
     assert checked(alike, "constant_function").state == "below"
 
 
+LEGAL = PLACE // 4 % 2 == 1  # the groups of a value of a column
+DEFAULT = np.where(LATE & LEGAL, 0.4, GRADED)
+
+
+@pytest.mark.parametrize(("values", "keys", "titles"), [
+    (DEFAULT, PLACE, ["judge gives 0.4 to every rollout of metadata.kind legal"]),
+    (DEFAULT, PLACE // 4, []),  # equal completions earn the same
+    (np.where(LATE & LEGAL, 0.9, GRADED), PLACE, []),  # the best
+    (np.where(LEGAL, 0.4, GRADED), PLACE, []),  # from the first step on
+    (np.where(LATE & LEGAL, 0.0, RIGHT), PLACE, []),  # two values: they may be wrong answers
+    (np.where(LATE & LEGAL & (PLACE % 16 < 12), 0.4, GRADED), PLACE, []),  # some get others
+])  # fmt: skip
+def test_a_graded_function_that_becomes_constant_in_a_place(values: Any, keys: Any, titles: list[str]) -> None:
+    rows = rows_of(COUNT, steps=20, reward=values, parts={"judge": values}, completion_key=keys)
+    kinds = ["legal" if is_legal else "letter" for is_legal in LEGAL]
+    report = diagnose_rows(rows, read_labels=lambda some: {"metadata.kind": [kinds[it - 1] for it in some.id]})
+    found = [it for it in report.cards if it.id == "constant_function"]
+    assert [it.title for it in found] == titles
+    assert all((it.began, it.share) == ("since step 11", 0.5) for it in found)
+
+
 JUDGED = np.where(HIT, 0.0, GRADED)
 
 
