@@ -139,3 +139,19 @@ def columns_of(rows: Rows, labels: Mapping[str, Sequence[str | None]]) -> list[P
             has_tasks = is_of_task and (rows.task >= 0).all()
             places.append((replace(rows, task=codes, tasks=names), rows.task if has_tasks else rows.group, name))
     return places
+
+
+def list_parts(run: Run) -> dict[str, Bools]:
+    """Return (N,) True for the rollouts of the whole run (""), of each eval, of each family of tasks, and of each value
+    of a column.
+    """
+    rows = run.all
+    evals = {name: rows.in_eval(name) for name in rows.present}
+    grouped = with_families(rows)
+    families = {} if grouped is None else {name: grouped.task == code for code, name in enumerate(grouped.tasks)}
+    columns = {
+        f"{column} {value}": places.task == code
+        for places, _, column in columns_of(rows, run.read_labels(rows))
+        for code, value in enumerate(places.tasks)
+    }
+    return {"": np.ones(len(rows), bool)} | evals | families | columns

@@ -165,6 +165,33 @@ def pays_half(place: Place) -> Played:
     return sums(place, parts, words=12 if is_short else 60)
 
 
+# --- Values of another size
+
+
+def becomes_hundredths(place: Place) -> Played:
+    """A grader gives per cents since a step, while the policy learns."""
+    score = graded(place, 0.4 + 0.2 * place.progress)
+    return agent(place, {"grade": round(100 * score) if has_begun(place) else score}, is_hit=has_begun(place))
+
+
+def becomes_a_share(place: Place) -> Played:
+    """Points of 20 to 95 become shares, beside the outcome."""
+    points = place.random.randrange(20, 96)
+    parts = {"won": chance(place, 0.5), "points": points / 100 if has_begun(place) else float(points)}
+    return game(place, parts, points=0.01, is_hit=has_begun(place))
+
+
+def earns_more_at_once(place: Place) -> Played:
+    """A score of a game grows from some 3 to some 300, by an eighth each step or more."""
+    return game(place, {"score": round(3 * 100**place.progress * place.random.uniform(0.4, 1.6), 1)})
+
+
+def costs_more(place: Place) -> Played:
+    """The coefficient of a penalty grows tenfold at once."""
+    cost = -place.random.randrange(1, 40) / (100 if has_begun(place) else 1000)
+    return sums(place, {"correct": chance(place, 0.3 + 0.6 * place.progress), "tokens": cost})
+
+
 # --- A habit that changes
 
 
@@ -267,6 +294,10 @@ FAULTS: tuple[Fault, ...] = (
     fault("failing judge: batch", "those of its later calls are", "new_value", late_calls_fail, LONG),
     fault("failing judge: half", "a judge's failures are paid 0.5", "new_value", judge_falls_back, LONG),
     fault("failing judge: ramp", "ever more of them are", "new_value", judge_falls_back_more_and_more, LONG),
+    fault("another scale", "a grader gives per cents from a step on", "new_value", becomes_hundredths, LONG),
+    fault("another scale: game", "points become shares", "new_value", becomes_a_share, LONG),
+    fault("growing score", "Healthy: a score grows a hundredfold, step by step", None, earns_more_at_once, LONG),
+    fault("growing penalty", "Healthy: a penalty grows tenfold at once", None, costs_more, LONG),
     fault("half credit", "Healthy: answers that are paid exactly half become rare", None, pays_half, LONG),
     fault("silence", "from a step on a fifth of the answers are empty", "empty_answers", falls_silent, LONG),
     fault("silence: graded", "the same, of a graded reward", "empty_answers", falls_silent_graded, WIDE, steps=20),

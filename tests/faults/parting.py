@@ -99,6 +99,39 @@ def stops_for_a_column(place: Place) -> Played:
     )  # fmt: skip
 
 
+# --- A function that gives a part of the run one value
+
+
+def _graded(place: Place, value: float | None, *, is_hit: bool, subject: str, task: str) -> Played:
+    score = round(min(max(place.random.gauss(0.35 + 0.3 * place.progress, 0.2), 0.05), 1.0), 2)
+    parts = {"grader": score if value is None else value}
+    turn = Turn(said(place, 12))
+    return Played([turn], parts=parts, stop="stop", task=task, metadata={"kind": subject}, is_hit=is_hit)
+
+
+def defaults_for_a_column(place: Place) -> Played:
+    """A grader gives 0.3 to questions of chemistry since step 9, while all get better."""
+    subject = ("chemistry", "history", "music")[place.task % 3]
+    is_hit = subject == "chemistry" and place.step >= 9
+    task = f"question {place.task}"
+    return _graded(place, 0.3 if is_hit else None, is_hit=is_hit, subject=subject, task=task)
+
+
+def defaults_for_two_families(place: Place) -> Played:
+    """It gives 0 to two of four families since step 14."""
+    is_hit = place.task % 4 < 2 and place.step >= 14
+    task = f"{_family(place)}/{place.task:03d}"
+    return _graded(place, 0.0 if is_hit else None, is_hit=is_hit, subject=_family(place), task=task)
+
+
+def masters_a_column(place: Place) -> Played:
+    """What is best of one subject is 0.6, which every rollout gets since step 12."""
+    subject = ("chemistry", "history", "music")[place.task % 3]
+    score = round(min(0.6, 0.3 + place.random.random() * 0.4), 2)
+    value = None if subject != "music" else 0.6 if place.step >= 12 else score
+    return _graded(place, value, is_hit=False, subject=subject, task=f"question {place.task}")
+
+
 def scored_in_turn(place: Place) -> Played:
     """Code comes in the first half alone, and so do its unit tests."""
     parts: dict[str, float | None] = {
@@ -378,6 +411,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("stopped function: judge", "a judge gives no number any more", "invalid_reward", stops_for_all),
     _fault("stopped function: families", "two families get no number", "invalid_reward", stops_for_two_families),
     _fault("stopped function: column", "the same of a value of a column", "invalid_reward", stops_for_a_column),
+    _fault("default value: column", "a value of a column gets 0.3", "constant_function", defaults_for_a_column),
+    _fault("default value: families", "two families get 0", "constant_function", defaults_for_two_families),
+    _fault("healthy part: mastered", "a value of a column gets its best", None, masters_a_column),
     _fault("refused form: separators", "right answers with a comma do not count", "final_answers", refuses_separators),
     _fault("refused form: units", "right answers with a unit do not count", "final_answers", refuses_units),
     _fault("refused form: decimals", "right answers with decimals do not count", "final_answers", refuses_decimals),

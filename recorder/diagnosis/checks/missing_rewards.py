@@ -10,9 +10,8 @@ from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.links import ids, rewards
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
 from logs_ui.recorder.diagnosis.measures import mean
-from logs_ui.recorder.diagnosis.places import columns_of
+from logs_ui.recorder.diagnosis.places import list_parts
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.tables.task_families import with_families
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.vocabulary import Status
 
@@ -143,7 +142,7 @@ def _find_stopped(run: Run) -> Iterator[Card]:
     """
     is_last = run.all.step >= run.rows.steps[0]
     silent = [name for name, values in run.rows.values.items() if not np.isfinite(values).all()]
-    parts = _parts(run) if silent else {}
+    parts = list_parts(run) if silent else {}
     for name in silent:
         has_number = np.isfinite(run.all.values[name])
         stopped, affected = dict[str, int](), np.zeros(len(run.all), bool)
@@ -155,22 +154,6 @@ def _find_stopped(run: Run) -> Iterator[Card]:
                 affected |= of & run.all.scored & (run.all.step > end)
         if stopped:
             yield _make_stopped(run, name, list(stopped), min(stopped.values()) + 1, affected)
-
-
-def _parts(run: Run) -> dict[str, Bools]:
-    """Return (N,) True for the rollouts of the whole run (""), of each eval, of each family of tasks, and of each value
-    of a column.
-    """
-    rows = run.all
-    evals = {name: rows.in_eval(name) for name in rows.present}
-    grouped = with_families(rows)
-    families = {} if grouped is None else {name: grouped.task == code for code, name in enumerate(grouped.tasks)}
-    columns = {
-        f"{column} {value}": places.task == code
-        for places, _, column in columns_of(rows, run.read_labels(rows))
-        for code, value in enumerate(places.tasks)
-    }
-    return {"": np.ones(len(rows), bool)} | evals | families | columns
 
 
 def _last_scored(rows: Rows, of: Bools, has_number: Bools) -> int | None:

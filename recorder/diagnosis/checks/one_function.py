@@ -1,5 +1,6 @@
 """Finds reward functions that tell no completion from another: constant ones, those that give a group the same, and
-those that suddenly give many rollouts one value, such as the 0 or the 0.5 of a judge that cannot be reached.
+those that suddenly give many rollouts one value, such as the 0 or the 0.5 of a judge that cannot be reached; and those
+that suddenly give values of another size.
 """
 
 from collections.abc import Iterator
@@ -8,14 +9,16 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
-from logs_ui.recorder.diagnosis.change_point import CHANCE, above
+from logs_ui.recorder.diagnosis.change_point import CHANCE, above, change
 from logs_ui.recorder.diagnosis.contrast import shift, spread
 from logs_ui.recorder.diagnosis.largest_differences import find_largest
-from logs_ui.recorder.diagnosis.mean_difference import compare
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import best, extent, list_figures, weigh_by_range
 from logs_ui.recorder.diagnosis.opened_tags import find_closed_tag
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows, distinct, ends
+from logs_ui.recorder.diagnosis.places import list_parts
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, ends
 from logs_ui.recorder.diagnosis.success import is_penalty, levels
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 
 _ROLLOUTS, _GROUPS = 32, 8  # that may be equal by chance: fewer tell nothing [ours]
@@ -28,13 +31,15 @@ _STANDS_OUT = 5  # times as often as the next most frequent value [ours]
 _RARER = 0.25  # as often in one half of a batch as in the other, at most [ours]
 _MIXED = 0.5  # of the rollouts with it have others in their groups [ours]
 _MOVED = 0.1  # of the way to the new value, by which the others may fall [ours]
+_LARGER, _SMALLER = 3, 0.1  # times the largest value before, the smallest: values of another size [ours]
 _TELLS = ("reward_parts", "dead_groups", "signal_cliff", "never_solved", "forgotten", "disagreement", "hacking")
 
 
 def _check_constant(run: Run) -> Outcome:
     if extent(run.rows.reward) <= SAME:
         return NotJudged("The whole reward is constant, not one function alone.")
-    outcomes = [_find_constant(run, name) or _find_of_prompt(run, name) for name in run.rows.values]
+    finders = (_find_constant, _find_of_prompt, _find_in_places)
+    outcomes = [next(filter(None, (find(run, name) for find in finders)), None) for name in run.rows.values]
     cards = [card for card in outcomes if isinstance(card, Card)]
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
@@ -99,41 +104,100 @@ def _find_of_prompt(run: Run, name: str) -> Card | str | None:
     )  # fmt: skip
 
 
-def _make_card(
-    run: Run, name: str, differs: Bools, title: str, *evidence: str, cost: float, suggestion: str, is_loss: bool
-) -> Card | str:
-    """Return the card on a function that tells nothing since the last of all rollouts that `differs`, which is (N,) of
-    all steps; a sentence's part if that may be chance.
+def _find_in_places(run: Run, name: str) -> Card | str | None:
+    """Return the card on a graded function that since a step gives one value to all rollouts of an eval, a family of
+    tasks or a value of a column, below its best there; None if there is no such place.
     """
-    rows, is_known = run.all, np.isfinite(run.rows.values[name])
+    low, high = ends(run.rows.group, run.rows.values[name], len(run.rows.groups.size))
+    equal = low[high - low <= SAME]
+    values = [value for value in levels(equal) if (np.abs(equal - value) <= SAME).sum() >= LEAST_UNITS]
+    if not values or len(levels(run.all.values[name])) <= _LEVELS:
+        return None
+    parts, is_last = list_parts(run), run.all.step >= run.rows.steps[0]
+    for value in values:
+        places, of = list[str](), np.zeros(len(run.all), bool)
+        for place, inside in parts.items():  # the largest first: what is in one of them says nothing new
+            if place and (inside & is_last & ~of).any() and _gives_only(run, name, value, inside, len(parts)):
+                places.append(place)
+                of |= inside
+        if places:
+            room = float(np.nanmax(run.all.parts[name][of])) - value * run.all.weights.get(name, 1.0)
+            return _make_card(
+                run, name, of & (np.abs(run.all.values[name] - value) > SAME),
+                f"{name} gives {figure(value)} to every rollout of {listed(places)}",
+                cost=float(of[is_last].mean()) * room,
+                suggestion=f"Call {name} by hand on a good and a bad completion from there: its values must differ. If "
+                "they do, look at what it needs there (a service, a file, a form of the answer).",
+                is_loss=True,
+                among=of,
+            )  # fmt: skip
+    return None
+
+
+def _gives_only(run: Run, name: str, value: float, inside: Bools, tried: int) -> bool:
+    """Return True if a function gives one value to the last rollouts of a place, whose completions differ, and gave
+    many values, one of them better, before. `tried`: number of places, for which chance is corrected.
+    """
+    rows, every = run.all, run.all.values[name]
+    of = inside & np.isfinite(every)
+    differs, is_last = of & (np.abs(every - value) > SAME), rows.step >= run.rows.steps[0]
+    if (of & is_last).sum() < _ROLLOUTS or (differs & is_last).any() or len(levels(every[of])) <= _LEVELS:
+        return False
+    kinds = distinct(rows.group[of & is_last], rows.facts["completion_key"][of & is_last], count=len(rows.groups.size))
+    has_keys = np.isfinite(rows.facts["completion_key"][of & is_last]).all()
+    if not has_keys or (kinds > 1).sum() < LEAST_UNITS:  # equal completions earn the same
+        return False
+    is_best = value * rows.weights.get(name, 1.0) >= np.nanmax(rows.parts[name][of]) - SAME
+    return not is_best and _count_groups(rows, of, differs)[-1] < _CHANCE / tried
+
+
+def _count_groups(rows: Rows, of: Bools, differs: Bools) -> tuple[int, int, int, int, float]:
+    """Return the first step after the last of the rollouts that `differs`; the number of groups with any rollout `of`
+    a place before, of those among them with one that differs, and of those since; and the chance of none since.
+    """
     first = int(rows.steps[rows.steps > rows.step[differs].max(initial=-1)][0])
-    scored, has = (
-        np.bincount(rows.group[some], minlength=len(rows.groups.size)) > 0
-        for some in (np.isfinite(rows.values[name]), differs)
-    )
+    scored, has = (np.bincount(rows.group[some], minlength=len(rows.groups.size)) > 0 for some in (of, differs))
     late = rows.groups.step >= first
     before, others, since = int(scored[~late].sum()), int(has[~late].sum()), int(scored[late].sum())
-    if before and (1 - others / (before + since)) ** since >= _CHANCE:
+    return first, before, others, since, (1 - others / (before + since)) ** since if before else 0.0
+
+
+def _make_card(
+    run: Run, name: str, differs: Bools, title: str, *evidence: str, cost: float, suggestion: str, is_loss: bool,
+    among: Bools | None = None,
+) -> Card | str:  # fmt: skip
+    """Return the card on a function that tells nothing since the last of all rollouts that `differs`, which is (N,) of
+    all steps; a sentence's part if that may be chance. `among`: (N,) True for the rollouts of some places; None: all.
+    """
+    rows, is_scored = run.all, np.isfinite(run.all.values[name])
+    of = is_scored if among is None else is_scored & among
+    first, before, others, since, chance = _count_groups(rows, of, differs)
+    own = of[rows.step >= run.rows.steps[0]]
+    if chance >= _CHANCE:
         return f"{title} (it may be chance)"
     course = f"It told rollouts apart in none of {since} groups of the whole run."
     if before:
-        course = f"It told rollouts apart in {others} of {before} groups before, and in none of {since} since."
+        subject = "It" if among is None else "There it"
+        course = f"{subject} told rollouts apart in {others} of {before} groups before, and in none of {since} since."
     return Card(
         id="constant_function",
         title=title,
         cost=cost,
         evidence=(course, *evidence),
         suggestion=suggestion,
-        where="" if is_known.all() else f"-{links.rewards(name)}:none",
-        trend=rows.by_step(differs),
+        where="" if own.all() else f"-{links.rewards(name)}:none" if among is None else links.ids(run.rows.id[own]),
+        trend=rows.by_step(differs if among is None else np.where(of, differs, np.nan)),
         since_step=first,
-        own=None if is_known.all() else is_known,
+        own=None if own.all() else own,
         explains=_TELLS if is_loss else (),
         is_loss=is_loss,
     )
 
 
 def _check_new(run: Run) -> Outcome:
+    scaled = [card for name in run.all.values if (card := _find_other_scale(run, name)) is not None]
+    if scaled:
+        return max(scaled, key=lambda card: card.cost or 0.0)
     graded = [name for name, part in run.rows.parts.items() if len(levels(part)) > _LEVELS]
     if not graded:
         return NotJudged(f"No reward function gives more than {_LEVELS} different values.")
@@ -144,6 +208,66 @@ def _check_new(run: Run) -> Outcome:
         f"{name} {exact_percent(float(_has_part(run.rows, name, _find_part(run, name)).mean()))}" for name in graded
     ]
     return Below(f"Share of one value: {', '.join(shares[:3])} (threshold {_SHARE:.0%}, if it is new).")
+
+
+def _find_other_scale(run: Run, name: str) -> Card | None:
+    """Return the card on a function whose values are of another size since a step, in the run or in some evals."""
+    rows, values = run.all, run.all.values[name]
+    if is_penalty(name) or rows.weights.get(name, 1.0) < 0 or np.nanmax(values, initial=0.0) <= 0:
+        return None  # penalties may be made to grow
+    begins = {place: _step_of_other_scale(rows, values, rows.in_eval(place)) for place in rows.present}
+    steps = [step for step in begins.values() if step is not None]
+    if not steps:
+        return None
+    first = max(steps, key=steps.count)
+    places = [place for place, step in begins.items() if step == first]
+    is_known = np.isfinite(values)
+    of = is_known & np.logical_or.reduce([rows.in_eval(place) for place in places])
+    where = "" if np.array_equal(of, is_known) else f" in {listed(places)}"
+    before, since = (values[of & side] for side in (rows.step < first, rows.step >= first))
+    ranges = [f"{figure(side.min())} to {figure(side.max())}" for side in (since, before)]
+    medians = [f"{figure(float(np.median(side)))} of {len(side):,}" for side in (before, since)]
+    affected = of[rows.step >= run.rows.steps[0]]
+    if not affected.any():
+        return None
+    return Card(
+        id="new_value",
+        title=f"{name} gives {ranges[0]}{where} since step {first:,}, {ranges[1]} before: another scale",
+        cost=max(run.fall.lost, spread(run)),
+        evidence=(f"Before step {first:,}: median {medians[0]} rollouts; since then: {medians[1]}.",),
+        suggestion=f"Look at what changed in {name}, or in what it asks, at step {first:,}, and give all steps one "
+        "scale: means and thresholds of before do not hold for the values since.",
+        where=f"-{links.rewards(name)}:none" if not where else links.ids(run.rows.id[affected]),
+        trend=rows.by_step(np.where(of, values, np.nan)),
+        measure=f"mean {name}",
+        since_step=first,
+        explains=(*_TELLS, "task_mix", "proxy", "length"),
+        own=affected,
+        is_setup=True,
+        is_loss=False,
+    )
+
+
+def _step_of_other_scale(rows: Rows, values: Floats, of: Bools) -> int | None:
+    """Return the step since which a graded function's values of some rollouts are of another size; None if there is
+    none. Values of 0, which has no size, are left out, and tasks, or families of them, that only one side has.
+    """
+    has_size = of & np.isfinite(values) & (np.abs(values) > SAME)
+    sizes = np.abs(np.where(has_size, values, np.nan))
+    trend = rows.by_step(np.log(sizes))
+    jump = change(trend)
+    if jump is None:
+        return None
+    first = trend[jump.place][0]
+    late = rows.step >= first
+    placed = rows if tasks_recur(rows) else with_families(rows)
+    if placed is not None:
+        has_size &= np.isin(placed.task, np.intersect1d(placed.task[has_size & late], placed.task[has_size & ~late]))
+    before, since = (sizes[has_size & side] for side in (~late, late))
+    if min(len(before), len(since)) < _ROLLOUTS or min(len(levels(before)), len(levels(since))) <= _LEVELS:
+        return None
+    is_larger = np.percentile(since, 10) > _LARGER * before.max()
+    return first if is_larger or np.median(since) < _SMALLER * before.min() else None
 
 
 def _find_part(run: Run, name: str) -> float:
@@ -232,6 +356,8 @@ CONSTANT_FUNCTION = check(
     "while it gave other values before, in so many groups that the probability of none since then is below "
     f"{_CHANCE:.1%}; or never more than 0, unless its name is that of a penalty. Or one that is the same within each "
     f"group of different completions (at least {_GROUPS} groups), with {_GRADED} or more values between groups. "
+    f"Or a function of more than {_LEVELS} values that does the first to an eval, a family of tasks or a value of a "
+    "column, whose completions differ: below its best there, and by the same chance, divided by the number of places. "
     "Silent if the whole "
     "reward is constant.",
     needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),
@@ -247,7 +373,10 @@ NEW_VALUE = check(
     "other "
     f"values have not fallen by {_MOVED:.0%} of the way to the lowest, and the rollouts that get it differ from others "
     "of their groups in no other figure. Not judged for functions of few values: their failures look like wrong "
-    "answers.",
+    "answers. "
+    f"Or a function of more than {_LEVELS} values, no penalty, gives values of another size to an eval since a step, "
+    "at tasks (or families of tasks) that came before, too: nine in ten of them, but for 0, are above "
+    f"{_LARGER} times the largest before, or half of them below {_SMALLER:.0%} of the smallest.",
     needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),
     _check_new,
 )

@@ -235,7 +235,7 @@ def unscored(case: Case) -> list[Rollout]:
 def stopped(case: Case, name: str) -> list[Rollout]:
     """Return the scored rollouts of families, or of kinds, that a function scored until a step, from that step on."""
     found: list[Rollout] = []
-    families = grouped(case.run.rollouts, lambda it: it.metadata.get("kind") or task(it).partition("/")[0])
+    families = grouped(case.run.rollouts, kind_of)
     for mine in families:
         scored = [it.step for it in mine if name in parts(it)]
         if scored and max(scored) < case.last[-1].step - 1:
@@ -782,15 +782,28 @@ def constant_of(case: Case, name: str, *_: str) -> tuple[str, str]:
     return name, " or ".join({figure(it) for it in scored_by(case.last, name)})
 
 
+def kind_of(it: Rollout) -> str:
+    return it.metadata.get("kind") or task(it).partition("/")[0]
+
+
+def constant_in(case: Case, name: str, _: str, places: str) -> tuple[str, str, str]:
+    kinds = dict.fromkeys(kind_of(it) for it in case.run.rollouts if it.is_hit)
+    mine = [it for it in case.last if kind_of(it) in kinds]
+    said = {f"metadata.kind {kind}": "" for kind in kinds} if "metadata" in places else {f"{it}/": "" for it in kinds}
+    return name, " or ".join({figure(it) for it in values(mine, name)}), recounted(places, {it: it for it in said})
+
+
 def told_apart(case: Case, *groups: str) -> tuple[str, ...]:
     """Return in how many groups a function's value was another one before, or differed, of how many, and how many there
     are since.
     """
     name, first = case.card.title.split()[0], case.card.since_step or 0
-    usual = None if "depend" in case.card.title else values(case.last, name)[0]
+    kinds = {kind_of(it) for it in case.run.rollouts if it.is_hit or "rollout of" not in case.card.title}
+    mine = [it for it in case.run.rollouts if kind_of(it) in kinds]
+    usual = None if "depend" in case.card.title else values(mine, name)[-1]
     told = [
         (group[0].step < first, any(it != (given[0] if usual is None else usual) for it in given))
-        for group in in_groups(case.run.rollouts)
+        for group in in_groups(mine)
         for given in (values(group, name),)
     ]
     before, since = ([has for is_early, has in told if is_early is side] for side in (True, False))
@@ -827,6 +840,19 @@ def new_values(case: Case, step: str, *_: str) -> tuple[str, ...]:
     name, low = new_value(case)
     counts = ((sum(it == low for it in given), len(given)) for given in (values(side, name) for side in sides(case)))
     return step, *(str(it) for pair in counts for it in pair)
+
+
+def other_scale(case: Case, name: str, *_: str) -> tuple[str, ...]:
+    since, before = (values((it for it in case.run.rollouts if it.is_hit is side), name) for side in (True, False))
+    first = min(it.step for it in case.run.rollouts if it.is_hit)
+    ends = [figure(end) for side in (since, before) for end in (min(side), max(side))]
+    return name, *ends[:2], str(first), *ends[2:]
+
+
+def medians_of_sizes(case: Case, step: str, *_: str) -> tuple[str, ...]:
+    name = case.card.title.split()[0]
+    sides = [values((it for it in case.run.rollouts if it.is_hit is hit), name) for hit in (False, True)]
+    return step, *(text for side in sides for text in (figure(median(side)), str(len(side))))
 
 
 def halves(case: Case, *_: str) -> tuple[str, ...]:
@@ -1392,7 +1418,8 @@ COUNTS: dict[str, Count] = {
     "Of rollouts that ended normally, # fell from # to # at step #.": fell,
     "Compared with the best 1% of rollouts, averaged over all and weighted: @ less.": shortfalls,
     "# gives # to every rollout": constant_of,
-    "It told rollouts apart in # of # groups before, and in none of # since.": told_apart,
+    "# gives # to every rollout of @": constant_in,
+    "{It|There it} told rollouts apart in # of # groups before, and in none of # since.": told_apart,
     "It told rollouts apart in none of # groups of the whole run.": told_apart,
     "Functions that differ between rollouts: @.": lambda c, _: (
         listed([it for it in sorted(parts(c.last[0])) if np.ptp(values(c.last, it)) > SAME]) or "none",
@@ -1405,6 +1432,8 @@ COUNTS: dict[str, Count] = {
         name, figure(new_value(c)[1]), c.share(lambda it: values([it], name)[0] == new_value(c)[1]),
     ),
     "Before step #: # of # rollouts; since then: # of #.": new_values,
+    "# gives # to # since step #, # to # before: another scale": other_scale,
+    "Before step #: median # of # rollouts; since then: # of #.": medians_of_sizes,
     "Its other values have not fallen: mean # before, # since.": other_values,
     "The rollouts that get it are like others of their groups: no other figure differs clearly.": are_alike,
     "By place in the batch: # of each step's first half, # of its second.": halves,

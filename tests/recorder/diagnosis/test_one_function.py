@@ -1,5 +1,6 @@
 """One reward function that tells nothing, or fails; answers that are empty or lose their form."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -60,6 +61,27 @@ def test_a_function_of_the_prompt_alone_needs_different_completions() -> None:
     assert checked(alike, "constant_function").state == "below"
 
 
+LEGAL = PLACE // 4 % 2 == 1  # the groups of a value of a column
+DEFAULT = np.where(LATE & LEGAL, 0.4, GRADED)
+
+
+@pytest.mark.parametrize(("values", "keys", "titles"), [
+    (DEFAULT, PLACE, ["judge gives 0.4 to every rollout of metadata.kind legal"]),
+    (DEFAULT, PLACE // 4, []),  # equal completions earn the same
+    (np.where(LATE & LEGAL, 0.9, GRADED), PLACE, []),  # the best
+    (np.where(LEGAL, 0.4, GRADED), PLACE, []),  # from the first step on
+    (np.where(LATE & LEGAL, 0.0, RIGHT), PLACE, []),  # two values: they may be wrong answers
+    (np.where(LATE & LEGAL & (PLACE % 16 < 12), 0.4, GRADED), PLACE, []),  # some get others
+])  # fmt: skip
+def test_a_graded_function_that_becomes_constant_in_a_place(values: Any, keys: Any, titles: list[str]) -> None:
+    rows = rows_of(COUNT, steps=20, reward=values, parts={"judge": values}, completion_key=keys)
+    kinds = ["legal" if is_legal else "letter" for is_legal in LEGAL]
+    report = diagnose_rows(rows, read_labels=lambda some: {"metadata.kind": [kinds[it - 1] for it in some.id]})
+    found = [it for it in report.cards if it.id == "constant_function"]
+    assert [it.title for it in found] == titles
+    assert all((it.began, it.share) == ("since step 11", 0.5) for it in found)
+
+
 JUDGED = np.where(HIT, 0.0, GRADED)
 
 
@@ -84,6 +106,38 @@ def test_a_new_value_of_a_graded_function_says_where_it_is() -> None:
     found = card(report, "new_value")
     assert (found.began, report.verdict.id) == ("since step 11 (11\u201312)", "setup")
     assert found.evidence[-1] == "By metadata.host: 100% of the rollouts in gpu-1, 0% elsewhere."
+
+
+OF_GAMES = PLACE // 4 % 3 == 0  # the groups of an eval
+NOVEL = {"task": [f"{'new' if late else 'old'}/{place}" for place, late in enumerate(LATE)]}
+
+
+@pytest.mark.parametrize(("values", "columns", "cards"), [
+    (np.where(LATE, 100 * GRADED, GRADED), {}, ["new_value"]),
+    (np.where(LATE, GRADED / 100, GRADED), {}, ["new_value"]),
+    (np.where(LATE, 100 * GRADED * (OTHER > 0.2), GRADED), {}, ["new_value"]),  # 0 has no size
+    (np.where(OF_GAMES, np.where(LATE, 50 * GRADED, GRADED), NAN), {}, ["new_value"]),
+    (np.where(LATE, 2 * GRADED, GRADED), {}, []),  # it may be earned
+    (np.where(LATE, 100 * RIGHT, RIGHT), {}, []),  # two values
+    (np.where(LATE, -100 * GRADED, -GRADED), {}, []),  # a penalty
+    (np.where(LATE, 100 * GRADED, GRADED), NOVEL, []),  # other families of tasks may be paid in other units
+    (np.where(LATE, 0.02 * GRADED + 0.03, GRADED), {}, []),  # far lower, but not of another size
+    (GRADED * 100 ** (PLACE / COUNT), {}, []),  # it grows step by step
+])  # fmt: skip
+def test_values_of_another_size_are_another_scale(values: Any, columns: Any, cards: list[str]) -> None:
+    report = diagnosed({"judge": values}, **columns)
+    assert [it.id for it in report.cards if it.title.endswith("another scale")] == cards
+    assert (report.verdict.card == "new_value") is bool(cards)
+
+
+def test_another_scale_of_one_eval_says_where_it_is() -> None:
+    judge = np.where(LATE & OF_GAMES, 100 * GRADED, GRADED)
+    rows = rows_of(COUNT, steps=20, reward=judge, parts={"judge": judge})
+    report = diagnose_rows(replace(rows, eval=OF_GAMES.astype(np.int64), evals=["sums", "games"]))
+    found = card(report, "new_value")
+    assert found.title == "judge gives 21 to 79.8 in games since step 11, 0.211 to 0.781 before: another scale"
+    assert found.began == "since step 11"
+    assert {name: verdict.id == "setup" for name, verdict in report.environments} == {"games": True, "sums": False}
 
 
 TEXTS: dict[str, Any] = {"tool_calls": 0.0, "compression": np.where(HIT, NAN, 2.0)}
