@@ -20,7 +20,13 @@ _NAMED = 3  # places; settings
 _READ = 16  # rollouts of which parameters are read
 _VALUES = 200  # of a column: one with more names no places [ours]
 MACHINE = re.compile(
-    r"(?:rank|host|(?<!ob)server|worker|node|endpoint|machine|replica|container|gpu)(?:name|id|s)?(?![a-z])",
+    r"(?:(?:(?<!g)host|(?<!ob)server|worker|endpoint|machine|replica|container|gpu)s?"
+    # A node may be one of a graph, and a rank that of an answer.
+    r"|(?:^|\.|gpu|node|local|global|world|compute|cluster|worker|server|rollout|actor|env|vllm|slurm|ray|[dt]p)[ _-]?"
+    r"(?:rank|node)s?)"
+    # It ends so: `server_errors` says what happened there.
+    r"(?:[ _.-]?(?:name|id|index|idx|ip|ur[li]|addr(?:ess)?|port|num(?:ber)?|no|type|pool|group|image|version)s?)*"
+    r"[ _.-]?\d*$",
     re.IGNORECASE,
 )
 """Matches the name of a column that says where a rollout was played."""
