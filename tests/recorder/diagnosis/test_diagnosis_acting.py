@@ -335,6 +335,11 @@ def test_values_of_which_a_function_scored_only_the_first_groups_by_chance_are_n
     assert "invalid_reward" not in ids(report)
 
 
+def test_rollouts_that_act_without_a_task_are_judged_without_a_warning() -> None:
+    report = diagnose_rows(rows_of(task=[None] * 48, env_steps=2.0))
+    assert {it.id: it.state for it in report.checked}["never_acted"] == "below"
+
+
 # --- Rewards of the prompt
 
 
