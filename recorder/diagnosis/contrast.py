@@ -6,7 +6,6 @@ A property that does not lower the reward is no cause.
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -135,12 +134,14 @@ def compare_successive(run: Run, values: Floats) -> Succession | None:
     count = max(len(rows.steps) // max(len(run.rows.steps), 1), _PARTS)
     if len(rows.steps) < count:
         return None
-    parts = [np.isin(rows.step, steps) for steps in np.array_split(rows.steps, count)]
-    for early, late in pairwise(parts):
-        of_both = np.isin(rows.task, np.intersect1d(rows.task[early], rows.task[late])) & (rows.task >= 0)
-        if min(of_both[early].mean(), of_both[late].mean()) < _OF_BOTH:
+    begins = np.searchsorted(rows.step, [steps[0] for steps in np.array_split(rows.steps, count)]).tolist()
+    for first, middle, end in zip(begins, begins[1:], [*begins[2:], len(rows)], strict=False):
+        # Rollouts are ordered by step, so both parts are a slice; a mask for each part would grow as their product.
+        task, group, late = rows.task[first:end], rows.group[first:end], np.arange(first, end) >= middle
+        of_both = np.isin(task, np.intersect1d(task[~late], task[late])) & (task >= 0)
+        if min(of_both[~late].mean(), of_both[late].mean()) < _OF_BOTH:
             return None
-        link = compare(np.where((early | late) & of_both, values, np.nan), late, rows.group, rows.task)
+        link = compare(np.where(of_both, values[first:end], np.nan), late, group, task)
         if link is None or not link.t:
             return None
         links.append(link)

@@ -20,7 +20,13 @@ _NAMED = 3  # places; settings
 _READ = 16  # rollouts of which parameters are read
 _VALUES = 200  # of a column: one with more names no places [ours]
 MACHINE = re.compile(
-    r"(?:rank|host|(?<!ob)server|worker|node|endpoint|machine|replica|container|gpu)(?:name|id|s)?(?![a-z])",
+    r"(?:(?:(?<!g)host|(?<!ob)server|worker|endpoint|machine|replica|container|gpu)s?"
+    # A node may be one of a graph, and a rank that of an answer.
+    r"|(?:^|\.|gpu|node|local|global|world|compute|cluster|worker|server|rollout|actor|env|vllm|slurm|ray|[dt]p)[ _-]?"
+    r"(?:rank|node)s?)"
+    # It ends so: `server_errors` says what happened there.
+    r"(?:[ _.-]?(?:name|id|index|idx|ip|ur[li]|addr(?:ess)?|port|num(?:ber)?|no|type|pool|group|image|version)s?)*"
+    r"[ _.-]?\d*$",
     re.IGNORECASE,
 )
 """Matches the name of a column that says where a rollout was played."""
@@ -141,17 +147,15 @@ def columns_of(rows: Rows, labels: Mapping[str, Sequence[str | None]]) -> list[P
     return places
 
 
-def list_parts(run: Run) -> dict[str, Bools]:
-    """Return (N,) True for the rollouts of the whole run (""), of each eval, of each family of tasks, and of each value
-    of a column.
+def list_parts(run: Run) -> list[tuple[Sequence[str], Ints]]:
+    """Return names and the (N,) codes of rollouts, -1 for none, of the whole run (""), of evals, of families of tasks,
+    and of the values of each column.
     """
     rows = run.all
-    evals = {name: rows.in_eval(name) for name in rows.present}
     grouped = with_families(rows)
-    families = {} if grouped is None else {name: grouped.task == code for code, name in enumerate(grouped.tasks)}
-    columns = {
-        f"{column} {value}": places.task == code
+    families = [] if grouped is None else [(grouped.tasks, grouped.task)]
+    columns = [
+        ([f"{column} {value}" for value in places.tasks], places.task)
         for places, _, column in columns_of(rows, run.read_labels(rows))
-        for code, value in enumerate(places.tasks)
-    }
-    return {"": np.ones(len(rows), bool)} | evals | families | columns
+    ]
+    return [([""], np.zeros(len(rows), np.int64)), (rows.evals, rows.eval), *families, *columns]

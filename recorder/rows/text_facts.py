@@ -48,7 +48,7 @@ _LAST_CHARACTERS = 10_000  # of an answer are compressed, to detect text that go
 _REPEATED = 5  # times smaller: if zstd reaches less, zlib does not reach 10 times
 _LEAST_WORDS = 30  # shares of a shorter text show nothing; from rolloutscope
 _NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalpha())
-_NO_ASCII, _LETTERS = re.compile(r"[^\x00-\x7f]+"), re.compile(r"[^\W\d_]+")
+_NO_ASCII = re.compile(r"[^\x00-\x7f]+")
 _LATIN = re.compile("[\u00aa\u00ba\u00c0-\u024f\u1e00-\u1eff]+")
 _ROUNDS = (2, 3, 4)  # actions in a round; our own choice
 _SHOWN = 120  # characters of an action that are stored
@@ -377,7 +377,7 @@ def _non_latin(texts: Sequence[str]) -> float | None:
     if all(map(str.isascii, texts)):
         return 0.0 if any(text.upper() != text.lower() for text in texts) else None
     whole = "".join(texts)
-    others = "".join(re.findall(_LETTERS, "".join(re.findall(_NO_ASCII, whole))))
+    others = "".join(filter(str.isalpha, "".join(re.findall(_NO_ASCII, whole))))
     letters = len(whole.encode("ascii", "ignore").translate(None, _NO_LETTERS)) + len(others)
     return len(re.sub(_LATIN, "", others)) / letters if letters else None
 

@@ -1,17 +1,18 @@
 """Finds rollouts that were scored and got no number: of any function, of one, or of one that stopped."""
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
-from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.change_point import CHANCE, above
 from logs_ui.recorder.diagnosis.links import ids, rewards
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.places import list_parts
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.vocabulary import Status
 
@@ -138,33 +139,50 @@ def _answers_for_some(run: Run, gaps: dict[str, Bools]) -> Card:
 
 def _find_stopped(run: Run) -> Iterator[Card]:
     """Yield a card for each function that scored nearly all of the run, an eval, a family of tasks or a value of a
-    column, and since a step scores none of it.
+    column, and since a step scores none of it, nor another function in its place.
     """
-    is_last = run.all.step >= run.rows.steps[0]
+    rows, is_last = run.all, run.all.step >= run.rows.steps[0]
     silent = [name for name, values in run.rows.values.items() if not np.isfinite(values).all()]
-    parts = list_parts(run) if silent else {}
-    for name in silent:
-        has_number = np.isfinite(run.all.values[name])
-        stopped, affected = dict[str, int](), np.zeros(len(run.all), bool)
-        for place, of in parts.items():  # the largest first: what is in one that stopped says nothing new
-            since = of & is_last & run.all.scored & ~has_number & ~affected
-            end = _last_scored(run.all, of, has_number) if since.any() else None
-            if end is not None:
-                stopped[place] = end
-                affected |= of & run.all.scored & (run.all.step > end)
+    unscored = {name: rows.scored & ~np.isfinite(rows.values[name]) & ~_others_rows(rows, name) for name in silent}
+    missing = {name: of for name, of in unscored.items() if (of & is_last).any()}
+    parts = list_parts(run) if missing else []
+    for name, of_function in missing.items():
+        has_number = np.isfinite(rows.values[name])
+        judged = (has_number | of_function) & rows.scored & (rows.status == Status.OK)
+        mixed = [_find_mixed(codes, judged, has_number) for _, codes in parts]
+        compared = sum(map(len, mixed))
+        stopped, affected = dict[str, int](), np.zeros(len(rows), bool)
+        # The largest first: what is in one that stopped says nothing new.
+        for (places, codes), of_parts in zip(parts, mixed, strict=True):
+            for code in of_parts:
+                of = codes == code
+                since = of & is_last & of_function & ~affected
+                end = _last_scored(rows, of & judged, has_number, compared) if since.any() else None
+                if end is not None:
+                    stopped[places[code]] = end
+                    affected |= of & of_function & (rows.step > end)
         if stopped:
             yield _make_stopped(run, name, list(stopped), min(stopped.values()) + 1, affected)
 
 
-def _last_scored(rows: Rows, of: Bools, has_number: Bools) -> int | None:
-    """Return the last step at which a function gave a number to any of some rollouts, if it gave one to nearly all
-    until then, and to none since; else None.
+def _find_mixed(codes: Ints, judged: Bools, has_number: Bools) -> list[int]:
+    """Return the codes of which a function scored some rollouts, and others not."""
+    scored, unscored = (np.unique(codes[judged & (codes >= 0) & some]) for some in (has_number, ~has_number))
+    return [int(code) for code in np.intersect1d(scored, unscored)]
+
+
+def _last_scored(rows: Rows, judged: Bools, has_number: Bools, compared: int) -> int | None:
+    """Return the last step at which a function gave a number to any of the `judged` rollouts, if it gave one to nearly
+    all until then, and to none since, beyond the chance of that in any of so many parts that are `compared`; else None.
     """
-    judged = of & rows.scored & (rows.status == Status.OK)
-    end = int(rows.step[judged & has_number].max(initial=-1))
+    end = int(rows.step[judged & has_number].max())
     until, since = judged & (rows.step <= end), judged & (rows.step > end)
-    groups = min(len(np.unique(rows.group[side])) for side in (until, since))
-    return end if groups >= LEAST_UNITS and has_number[until].mean() >= _NEARLY_ALL else None
+    if has_number[until].mean() < _NEARLY_ALL:
+        return None
+    before, after = (len(np.unique(rows.group[side])) for side in (until, since))
+    # Of all orders of the groups that it scored and of those that it did not, one has the former first.
+    is_sure = compared <= CHANCE * math.comb(before + after, after)
+    return end if min(before, after) >= LEAST_UNITS and is_sure else None
 
 
 def _make_stopped(run: Run, name: str, places: list[str], begins: int, affected: Bools) -> Card:
@@ -208,7 +226,7 @@ INVALID_REWARD = check(
     f"{_OF_ONE:.0%} of the rollouts unscored, or gives NaN to any, although it scores others of the same group, unless "
     "another function scores exactly those; a function that scored at least "
     f"{_NEARLY_ALL:.0%} of the run, an eval, a family of tasks or a value of a column, and scores none of it from some "
-    "step on.",
+    "step on, nor does another function in its place, beyond the chance that the groups that it scores came first.",
     needs("a reward", lambda run: run.rows.scored),
     _check_invalid,
     source="TRL PR 6427, OpenEnv PR 675",

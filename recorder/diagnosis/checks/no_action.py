@@ -133,7 +133,7 @@ def _idle(rows: Rows, every: Rows) -> Floats:
     others_act[every.task[acting]] = True
     for code in np.unique(every.eval[acting]):
         tasks = np.unique(every.task[(every.eval == code) & (every.task >= 0)])
-        if others_act[tasks].mean() >= _MOST_TASKS:
+        if len(tasks) and others_act[tasks].mean() >= _MOST_TASKS:
             others_act[tasks] = True
     others_act = others_act[rows.task]
     silent = np.isnan(steps) & (np.nan_to_num(rows.facts["tool_calls"], nan=1.0) == 0) & others_act

@@ -16,7 +16,7 @@ from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import best, extent, list_figures, weigh_by_range
 from logs_ui.recorder.diagnosis.opened_tags import find_closed_tag
 from logs_ui.recorder.diagnosis.places import list_parts
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, distinct, ends
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, ends
 from logs_ui.recorder.diagnosis.success import is_penalty, levels
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
@@ -113,13 +113,16 @@ def _find_in_places(run: Run, name: str) -> Card | str | None:
     values = [value for value in levels(equal) if (np.abs(equal - value) <= SAME).sum() >= LEAST_UNITS]
     if not values or len(levels(run.all.values[name])) <= _LEVELS:
         return None
-    parts, is_last = list_parts(run), run.all.step >= run.rows.steps[0]
+    parts, is_last = list_parts(run)[1:], run.all.step >= run.rows.steps[0]
+    tried = sum(len(names) for names, _ in parts)
     for value in values:
         places, of = list[str](), np.zeros(len(run.all), bool)
-        for place, inside in parts.items():  # the largest first: what is in one of them says nothing new
-            if place and (inside & is_last & ~of).any() and _gives_only(run, name, value, inside, len(parts)):
-                places.append(place)
-                of |= inside
+        for names, codes in parts:  # the largest first: what is in one of them says nothing new
+            for code in _list_constant(codes, run.all.values[name], value, is_last):
+                inside = codes == code
+                if (inside & is_last & ~of).any() and _gives_only(run, name, value, inside, tried):
+                    places.append(names[code])
+                    of |= inside
         if places:
             room = float(np.nanmax(run.all.parts[name][of])) - value * run.all.weights.get(name, 1.0)
             return _make_card(
@@ -132,6 +135,16 @@ def _find_in_places(run: Run, name: str) -> Card | str | None:
                 among=of,
             )  # fmt: skip
     return None
+
+
+def _list_constant(codes: Ints, values: Floats, value: float, is_last: Bools) -> list[int]:
+    """Return the codes all of whose last values are this one; there may be thousands of codes."""
+    has_number = np.isfinite(values) & is_last & (codes >= 0)
+    numbers, equal = (
+        np.bincount(codes[some], minlength=1) for some in (has_number, has_number & (np.abs(values - value) <= SAME))
+    )
+    equal = np.pad(equal, (0, len(numbers) - len(equal)))
+    return np.flatnonzero((numbers >= _ROLLOUTS) & (numbers == equal)).tolist()
 
 
 def _gives_only(run: Run, name: str, value: float, inside: Bools, tried: int) -> bool:

@@ -310,6 +310,36 @@ def test_groups_that_a_function_missed_as_a_whole_count_where_it_mostly_answers_
     assert found.title.startswith("right gave no reward to 54% of rollouts")  # 26 of 48
 
 
+def test_a_function_whose_tasks_have_all_been_trained_on_has_not_stopped() -> None:
+    """A curriculum: another function scores the tasks that come after them."""
+    is_late = PLACE >= 24
+    parts = {"math": np.where(is_late, NAN, PLACE % 2), "code": np.where(is_late, PLACE % 2, NAN)}
+    rows = rows_of(steps=12, parts=parts, reward=PLACE % 2, task=np.where(is_late, "code", "math").tolist())
+    assert "invalid_reward" not in ids(diagnose_rows(rows, Settings(steps=3), has_ended=True))
+
+
+@pytest.mark.parametrize("is_scored_by_another", [True, False])
+def test_values_of_which_a_function_scored_only_the_first_groups_by_chance_are_no_stop(
+    is_scored_by_another: bool,  # noqa: FBT001 - of a table
+) -> None:
+    """Of 500 values, in ten groups each, some have all groups that a function scores before all that it does not."""
+    count, draw = 250 * GROUP, np.random.default_rng(11)
+    group, won = np.arange(count) // GROUP, draw.random(count) < 0.5
+    is_math = draw.random(250)[group] < 0.5
+    other = np.where(is_math, NAN, won) if is_scored_by_another else draw.random(count)
+    columns = {f"metadata.c{it}": draw.integers(0, 25, 250)[group].astype(str).tolist() for it in range(20)}
+    rows = rows_of(count, steps=50, parts={"math": np.where(is_math, won, NAN), "other": other}, reward=won)
+    report = diagnose_rows(
+        rows, read_labels=lambda some: {name: [of[it - 1] for it in some.id] for name, of in columns.items()}
+    )
+    assert "invalid_reward" not in ids(report)
+
+
+def test_rollouts_that_act_without_a_task_are_judged_without_a_warning() -> None:
+    report = diagnose_rows(rows_of(task=[None] * 48, env_steps=2.0))
+    assert {it.id: it.state for it in report.checked}["never_acted"] == "below"
+
+
 # --- Rewards of the prompt
 
 

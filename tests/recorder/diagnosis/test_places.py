@@ -76,3 +76,27 @@ def test_of_an_even_share_no_place_is_named_by_chance() -> None:
 def test_names_of_different_depth_have_families_of_their_own_depth() -> None:
     names = [f"{kind}/{number}" for kind in ("web/shop", "web/map", "qa") for number in range(9)]
     assert dict.fromkeys(families(names) or []) == dict.fromkeys(["web/shop/", "web/map/", "qa/"])
+
+
+@pytest.mark.parametrize(
+    ("name", "is_named"),
+    [
+        *(
+            (name, True)
+            for name in ("env_host", "gpu_id", "worker_3", "vllmServerUrl", "node", "node_rank", "endpoints")
+        ),
+        *(
+            (name, False)
+            for name in ("server_errors", "gpu_hours", "ghost", "final_node", "reciprocal_rank", "observer")
+        ),
+    ],
+)
+def test_what_a_rollout_did_on_a_machine_is_no_machine(name: str, is_named: bool) -> None:  # noqa: FBT001 - of a table
+    """All rollouts with 1 fail: a fault of the set-up if that is a machine."""
+    lost = PLACE % 4 == 1
+    labels = {f"metadata.{name}": np.where(lost, "1", "2").tolist()}
+    report = diagnose_rows(
+        rows_of(COUNT, steps=12, reward=np.where(lost, 0.0, DICE > 0.5)),
+        read_labels=lambda rows: {it: [values[number - 1] for number in rows.id] for it, values in labels.items()},
+    )
+    assert ("worse_place" in {it.id for it in report.cards}) is is_named

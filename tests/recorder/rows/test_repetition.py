@@ -70,6 +70,7 @@ def test_tokens_of_many_rollouts_are_measured_as_those_of_each() -> None:
     (["\u0434\u0430"], 1.0),
     (["12 + 3 = 15"], None),
     (["12 \u2264 15"], None),
+    (["x\u00b2 + y\u00b2 = \u00bd \u2460"], 0.0),  # numbers, which no language tells
     ([], None),
 ])  # fmt: skip
 def test_letters_of_other_scripts_than_latin_are_counted(texts: list[str], share: float | None) -> None:
