@@ -169,6 +169,14 @@ def _fact(name: str) -> Callable[[Rows], Floats]:
     return lambda rows: rows.facts[name]
 
 
+def _count_unanswered(rows: Rows) -> Floats:
+    """Return (N,) tool calls beyond the actions that reached the environment; NaN where there are neither."""
+    calls, steps = rows.facts["tool_calls"], rows.facts["env_steps"]
+    if not (steps > 0).any():  # what executes the calls is not recorded
+        return np.full(len(rows), np.nan)
+    return np.where((calls > 0) | (steps > 0), np.maximum(calls - steps, 0.0), np.nan)
+
+
 TOKENS, SAMPLED = "tokens per turn", "sampled tokens"
 FEATURES = (
     Feature(TOKENS, lengths, is_habit=True),
@@ -178,6 +186,7 @@ FEATURES = (
     Feature("environment steps", _fact("env_steps")),
     Feature("failed actions", _fact("env_errors")),
     Feature("tool calls", _fact("tool_calls"), is_habit=True),
+    Feature("tool calls without an environment step", _count_unanswered),
     Feature("the share of different words", _fact("distinct_words"), field="distinct_words"),
     Feature("the share of three-word sequences that repeat", _fact("trigram_repeats"), field="trigram_repeats"),
     Feature("the share of letters that are not Latin", _fact("non_latin"), field="non_latin"),

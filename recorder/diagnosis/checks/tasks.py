@@ -14,9 +14,10 @@ from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.never_matches import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, compare_successive, spread
-from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
 from logs_ui.recorder.diagnosis.measures import attempted, extent, mean, tried
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, means
+from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
 from logs_ui.recorder.diagnosis.tables.tasks import (
     ATTEMPTS,
@@ -37,6 +38,8 @@ from logs_ui.recorder.vocabulary import Lack, LossCause
 _LENGTH = 60  # characters of an answer that is quoted
 _READ, _TASKS_READ, _ANSWERS, _AGREE = 800, 40, 5, 0.6  # answers; tasks; answers of one; of these, that agree [ours]
 _RECOVERED = 0.8  # of the share of before, in the last steps, above which a family counts as recovered [ours]
+_LIKEWISE = 0.5  # of the fall of the tasks named, from which on the others fell with them [ours]
+_ENOUGH = f"{ATTEMPTS}+ attempts after their first step"
 _SHIFT, _LEAST, _ERRORS, _CHANCE = 0.5, 0.05, 2.5, 0.01  # for the mix of tasks
 
 
@@ -55,9 +58,6 @@ def _check_forgotten(run: Run) -> Outcome:
         is_whole = len(np.unique(rows.task[still])) <= len(np.unique(rows.task[lost])) / 2
         if not tasks_recur(rows) or (lost.any() and is_whole and lost.sum() > (alone & ~lost).sum()):
             rows, unit, labelled = grouped, "task families", whole
-    often = int((np.bincount(rows.task[tried(rows, run.scale)]) >= ATTEMPTS).sum())
-    if often == 0:
-        return NotJudged(f"No task has {ATTEMPTS} attempts yet.", Lack.TASKS)
     is_last = rows.step >= run.rows.steps[0]
     starts = np.where(labelled.label == Label.FORGOTTEN, labelled.since, -1)
     if grouped is not None:
@@ -68,15 +68,27 @@ def _check_forgotten(run: Run) -> Outcome:
         partly = _find_partly_fallen(run, grouped, np.where(among, run.scale.success.outcomes(grouped), np.nan))
         if (partly >= 0).any() and (partly >= 0)[grouped.task[lost]].all():
             rows, unit, starts = grouped, "task families", partly
-    gone = np.flatnonzero(starts >= 0)
+    gone, count = np.flatnonzero(starts >= 0), _count_judged(rows, run.scale)
     of = tried(rows, run.scale) & np.isin(rows.task, gone)
     affected = np.isin(rows.task, gone)[is_last]
+    if count == 0:
+        return NotJudged(f"No task has {ATTEMPTS} attempts after its first step yet.", Lack.TASKS)
+    judged = f"{count:,} {unit}" + f" with {_ENOUGH}" * (count < len(rows.tasks))
     if not affected.any():
-        return Below(f"None of {often:,} {unit} with {ATTEMPTS} or more attempts regressed.")
+        return Below(f"None of {judged} regressed.")
+    if of.sum() == tried(rows, run.scale).sum():
+        return Below(f"{len(gone):,} of {judged} fell, and there are no others to compare with.")
     is_late = rows.step >= starts[rows.task]
     won, loss = run.scale.success.solved(rows), losses(rows, run.scale)
     before, since = of & ~is_late, of & is_late
     share = float(won[since].mean())
+    others = _compare_others(run, rows, starts)
+    if others is not None and others.value <= _LIKEWISE * (share - float(won[before].mean())):
+        subject = unit if len(gone) > 1 else {"tasks": "task"}.get(unit, "task family")
+        return Below(
+            f"{len(gone):,} {subject} fell for certain, and the others fell with {'them' if len(gone) > 1 else 'it'}: "
+            f"solved {percent(others.others)} \u2192 {percent(others.chosen)}."
+        )
     names, first = [rows.tasks[task] for task in gone.tolist()], int(starts[gone].min())
     sentence = (
         f"{listed(names)}: {won[before].sum()} of {before.sum()} attempts solved before, {won[since].sum()} of "
@@ -84,7 +96,7 @@ def _check_forgotten(run: Run) -> Outcome:
     )
     return Card(
         id="forgotten",
-        title=f"{len(gone)} of {len(rows.tasks):,} {unit} regressed: {percent(share)} of attempts solve "
+        title=f"{len(gone)} of {judged} regressed: {percent(share)} of attempts solve "
         f"{'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
         cost=max(float((run.lost[affected] - loss[before].mean()).sum()), 0.0) / len(run.rows),
         evidence=(sentence,),
@@ -95,6 +107,29 @@ def _check_forgotten(run: Run) -> Outcome:
         since_step=first,
         own=affected,
     )
+
+
+def _count_judged(rows: Rows, scale: Scale) -> int:
+    """Return the number of tasks that have enough attempts on both sides of some step to have regressed."""
+    firsts = np.full(len(rows.tasks), np.iinfo(np.int64).max)
+    task, step = rows.task[of := tried(rows, scale)], rows.step[of]
+    np.minimum.at(firsts, task, step)
+    return int((np.bincount(task[step > firsts[task]], minlength=1) >= ATTEMPTS).sum())
+
+
+def _compare_others(run: Run, rows: Rows, starts: Ints) -> Difference | None:
+    """Compare what is solved of other tasks before any of those with (T,) `starts` fell, and since all have; None if
+    they fell by no more than chance. In between their attempts tell nothing: the fall was somewhere there.
+    """
+    is_tried, gone = tried(rows, run.scale), np.flatnonzero(starts >= 0)
+    is_early = is_tried & np.isin(rows.task, gone) & (rows.step < starts[rows.task])
+    last = min(int(rows.step[is_early & (rows.task == task)].max()) for task in gone.tolist())
+    late = rows.step >= starts.max()
+    among = is_tried & ~np.isin(rows.task, gone) & ((rows.step <= last) | late)
+    won = np.where(among, run.scale.success.solved(rows), np.nan)
+    others = compare(won, late, rows.group, run.all.task if tasks_recur(run.all) else rows.task)
+    is_fall = others is not None and others.chance is not None and others.chance <= SURER and others.value < 0
+    return others if is_fall else None
 
 
 def _find_partly_fallen(run: Run, grouped: Rows, won: Floats) -> Ints:
@@ -371,7 +406,9 @@ FORGOTTEN = check(
     "attempts best. A family "
     "that regressed as a whole is named in place of its tasks; and so is one that is solved at most "
     f"{PARTLY_FALLEN:.0%} as often as before, if it holds all tasks that regressed, if the rest of its tasks is "
-    "solved less, too, and other families fell less beyond chance.",
+    "solved less, too, and other families fell less beyond chance. Silent if the other tasks fell at least "
+    f"{_LIKEWISE:.0%} as far, with a probability below {SURER:.1%} by chance, or if there are no others: that is no "
+    "matter of a few.",
     _TASKS,
     _check_forgotten,
     source="ours; the number of attempts is verifiers'",

@@ -419,8 +419,9 @@ def regressed(case: Case, *_: str) -> tuple[str, ...]:
     before, since = re.findall(r"\d+ of \d+", case.card.evidence[0])
     names = re.split(", | and ", case.card.evidence[0].split(":")[0])
     shares = (ratio(*it.split(" of ")) for it in (since, before))
-    of_all = tasks(case.run.rollouts)
-    number = len(of_all) if names[0][-1].isalnum() else len({it.partition("/")[0] for it in of_all})
+    key = task if names[0][-1].isalnum() else lambda it: task(it).partition("/")[0]
+    of_all = grouped((it for it in case.run.rollouts if reward(it) is not None), key)
+    number = sum(sum(it.step > mine[0].step for it in mine) >= 10 for mine in of_all)
     return str(len(names)), str(number), *shares
 
 
@@ -639,6 +640,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "sampled tokens": tokens,
         "turns": len(it.turns),
         "environment steps": len(actions(it)),
+        "tool calls without an environment step": 0.0,  # in these runs each action has its turn, and is sent
         "failed actions": sum(turn.error is not None for turn in it.turns),
         "the share of different words": texts["distinct_words"],
         "the repetitiveness of the text (times smaller when compressed)": texts["compression"],
@@ -1269,7 +1271,8 @@ COUNTS: dict[str, Count] = {
     "In # of groups, rollouts begin with different observations": lambda c, _: (
         percent(fmean(map(has_several_prompts, c.groups))),
     ),
-    "@ of @ {task families|tasks} regressed: # of attempts solve {it|them} now, # did before": regressed,
+    "@ of @ {task families|tasks}[ with 10+ attempts after their first step] regressed: # of attempts solve {it|them} "
+    "now, # did before": regressed,
     "# of rollouts are 4+ policy versions old when they are trained on": lambda c, _: (
         c.share(lambda it: lag(it) + reused(c) >= 4),
     ),

@@ -80,6 +80,34 @@ def test_an_outcome_that_falls_by_the_chance_of_its_prompts_is_no_hacking() -> N
     assert "hacking" not in {it.id for it in diagnose_rows(rows).cards}
 
 
+@pytest.mark.parametrize("is_paid", [False, True])
+def test_a_function_is_compared_with_the_reward_of_its_own_environment(*, is_paid: bool) -> None:
+    """In chess `won` falls from 0.75 to 0.25, alone, or beside `style`, which rises from 1 to 3; in trading the profit
+    rises from 1 to 60, or falls back.
+    """
+    place = np.arange(192)
+    is_chess, late = place // GROUP % 2 == 0, place >= 96
+    won = np.where(is_chess, np.where(late, place % 4 == 0, place % 4 > 0), NAN)
+    profit = np.where(is_chess, NAN, np.where(late != is_paid, 60.0, 1.0) + place % 2)
+    parts = {"won": won, "profit": profit}
+    if is_paid:
+        parts["style"] = np.where(is_chess, np.where(late, 3.0, 1.0), NAN)
+    rows = rows_of(192, steps=12, reward=np.nansum(list(parts.values()), axis=0), parts=parts)
+    found = {it.id: it for it in diagnose_rows(rows).cards}.get("hacking")
+    if not is_paid:
+        assert found is None
+        return
+    assert found is not None
+    assert found.title == "Suspected reward hacking: the reward rises while won falls, and style rises instead"
+    assert found.evidence == (
+        "Steps 9\u201312 vs 1\u20134: won 0.75 \u2192 0.25, reward 1.75 \u2192 3.25.",
+        "style added 1 to the reward at first, and 3 at last.",
+        "The cost is in won: 0.5 less of it per rollout.",
+        "Counted in the groups that they score: 20 of 40.",
+    )
+    assert (found.where, found.share) == ("rewards.won<=0.25 step:3..12", 44 / 160)  # 36 since step 7, and 8 before
+
+
 @pytest.mark.parametrize(("then", "expected"), [(1.2, False), (0.9, False), (0.5, True)])
 def test_rollouts_that_are_more_alike_since_they_are_better_have_lost_nothing(then: float, *, expected: bool) -> None:
     """They spread by 0.3 around 0.3 to 0.6 over 20 steps, and then by 0.03."""

@@ -4,8 +4,10 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from logs_ui.recorder.diagnosis import Rows, diagnose_rows
+from logs_ui.recorder.diagnosis.measures import list_figures
 from tests.recorder.diagnosis.test_diagnosis import NAN, rows_of
 
 COUNT = 640  # 20 steps of 32 rollouts, in groups of four
@@ -83,3 +85,30 @@ def test_a_language_that_low_answers_drift_to_is_named() -> None:
     found = " ".join(said(made(reward=np.where(low, 0.2, 0.8) - 0.1 * NOISE, non_latin=np.where(low, 0.4, 0.0))))
     assert "the share of letters that are not Latin 0% \u2192 20%" in found
     assert "the share of letters that are not Latin 40%, in better ones 0% (non_latin>0.2)" in found
+
+
+def test_calls_that_never_reach_the_environment_are_told() -> None:
+    """Four calls of a shell, all sent before step 11; since then half of the rollouts lose two, and fail more often."""
+    place, dice = np.arange(960), np.random.default_rng(8)
+    late = place >= 480
+    dropped = late & (place % 2 == 0)
+    right = dice.uniform(size=960) < np.where(dropped, 0.1, 0.7)
+    steps = np.where(dropped, 2, 4) + (place % 5 == 0)  # at times an action that is no call
+    rows = rows_of(960, steps=20, reward=right.astype(float), tool_calls=4.0, env_steps=steps.astype(float))
+    card = diagnose_rows(rows).scored_low
+    assert card is not None
+    over_time = next(it for it in card.evidence if it.startswith("Over time "))
+    within = next(it for it in card.evidence if it.startswith("In low rollouts "))
+    assert "tool calls without an environment step 0 \u2192 0.9" in over_time  # half of 2, less a tenth of 1
+    assert "tool calls without an environment step 1." in within
+
+
+@pytest.mark.parametrize(("calls", "steps", "expected"), [
+    ([3, 3, 2, 0, np.nan], [3, 1, 4, 0, 2], [0, 2, 0, np.nan, np.nan]), ([3, 1], [0, 0], [np.nan, np.nan]),
+])  # fmt: skip
+def test_calls_without_a_step_are_counted_where_both_are_recorded(
+    calls: list[float], steps: list[float], expected: list[float]
+) -> None:
+    rows = rows_of(len(calls), tool_calls=calls, env_steps=steps)
+    found = list_figures(rows)["tool calls without an environment step"]
+    np.testing.assert_array_equal(found, expected)
