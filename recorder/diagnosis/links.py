@@ -34,8 +34,14 @@ def selecting(rollouts: Ints, chosen: Bools, filters: Mapping[str, Bools]) -> st
 
 
 def tasks(names: Iterable[str], field: str = "task") -> str:
-    """Return the filter for the rollouts of these tasks, or of these families."""
-    return f"{field}:{','.join(map(print_name, names))}"
+    """Return the filter for the rollouts of these tasks, or of these values of another field or column."""
+    return f"{print_column(field)}:{','.join(map(print_name, names))}"
+
+
+def print_column(name: str) -> str:
+    """Return the filter's name of a column that `Run.labels` has: a dataset's may have spaces."""
+    kind, dot, key = name.partition(".")
+    return f"{kind}.{print_key(key)}" if dot else name
 
 
 def rewards(name: str) -> str:

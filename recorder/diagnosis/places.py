@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Run
+from logs_ui.recorder.diagnosis.links import print_column
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, chance_limit, compare
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.tables.task_families import with_families
@@ -47,7 +48,7 @@ def place_of(run: Run, affected: Bools, where: str = "") -> str:
     kinds = kinds if "task:" in where or not kinds else [tasks_of(run), *kinds]
     if sentence := next(filter(None, (_sentence(*kind, affected) for kind in kinds)), ""):
         return sentence
-    columns = [column for column in columns_of(run.rows, run.labels) if f"{column[2]}:" not in where]
+    columns = [column for column in columns_of(run.rows, run.labels) if f"{print_column(column[2])}:" not in where]
     return next(filter(None, (_sentence(*column, affected, columns=len(columns)) for column in columns)), "")
 
 

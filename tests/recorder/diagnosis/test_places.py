@@ -5,6 +5,7 @@ import pytest
 
 from logs_ui.recorder.diagnosis import Report, diagnose_rows
 from logs_ui.recorder.diagnosis.tables.task_families import families
+from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from tests.recorder.diagnosis.test_diagnosis import card, rows_of
 
 COUNT = 960
@@ -100,3 +101,15 @@ def test_what_a_rollout_did_on_a_machine_is_no_machine(name: str, is_named: bool
         read_labels=lambda rows: {it: [values[number - 1] for number in rows.id] for it, values in labels.items()},
     )
     assert ("worse_place" in {it.id for it in report.cards}) is is_named
+
+
+def test_a_column_whose_name_has_a_space_is_a_filter() -> None:
+    lost = PLACE % 4 == 1
+    values = np.where(lost, "a b", "c").tolist()
+    report = diagnose_rows(
+        rows_of(COUNT, steps=12, reward=np.where(lost, 0.0, DICE > 0.5)),
+        read_labels=lambda rows: {"metadata.env host": [values[it - 1] for it in rows.id]},
+    )
+    found = card(report, "worse_place")
+    assert "env host" in {term.key for term in parse_where(found.where).terms}
+    assert not any(sentence.startswith("By metadata") for sentence in found.evidence)
