@@ -255,9 +255,8 @@ def in_thread(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture(autouse=True)
 def _no_silent_failure(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Fails a test if something failed in the writer's thread, where nothing can be raised, and the test did not
-    allow it. A failure is logged once in a process: each test begins as a process does.
+    allow it.
     """
-    monkeypatch.setattr(guard, "_seen", set())
     before = guard.errors
     yield
     if os.environ.get(RAISE_VARIABLE) == "1":

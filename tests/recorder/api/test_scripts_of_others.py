@@ -11,7 +11,7 @@ import pytest
 
 from logs_ui.recorder import diagnose, load_run, load_scalars, record, record_environment, start_run, trace_env
 from logs_ui.recorder.api.options import default_name
-from logs_ui.recorder.guard import RAISE_VARIABLE
+from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from tests.recorder.api.test_record_environment import Seen, guessing_rows, make_trainer, teach_tools
 from tests.recorder.capture.test_vllm import serving
 from tests.rollout.test_rollout_model import vllm_generation_of
@@ -378,6 +378,7 @@ def test_a_reward_function_without_names_is_told_its_door_at_its_first_call(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setenv(RAISE_VARIABLE, "0")
+    monkeypatch.setattr(guard, "_seen", set())  # a failure is logged once in a process
     recorded: Any = record(lambda **columns: [0.5 for _ in columns["completions"]], db=tmp_path / "a.db")
     assert recorded(prompts=["a"], completions=["b"], trainer_state=None) == [0.5]
     assert "this is a reward function. To record a training" in caplog.text
