@@ -191,7 +191,7 @@ FEATURES = (
     Feature("the share of three-word sequences that repeat", _fact("trigram_repeats"), field="trigram_repeats"),
     Feature("the share of letters that are not Latin", _fact("non_latin"), field="non_latin"),
     Feature(
-        "the repetitiveness of the text (times smaller when compressed)", _fact("compression"), field="compression"
+        "the repetitiveness (compression ratio)", _fact("compression"), field="compression"
     ),
 )
 

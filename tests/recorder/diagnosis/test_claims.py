@@ -643,7 +643,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "tool calls without an environment step": 0.0,  # in these runs each action has its turn, and is sent
         "failed actions": sum(turn.error is not None for turn in it.turns),
         "the share of different words": texts["distinct_words"],
-        "the repetitiveness of the text (times smaller when compressed)": texts["compression"],
+        "the repetitiveness (compression ratio)": texts["compression"],
         "the share of three-word sequences that repeat": texts["trigram_repeats"],
         "the share of letters that are not Latin": share_of_others(it),
         "solved (share)": float(case.report.scale.success.is_defined and case.solved(it)),
@@ -692,7 +692,7 @@ def sides_of(case: Case) -> tuple[list[Rollout], list[Rollout]]:
     return low, better
 
 
-FIELDS = {"compression": "the repetitiveness of the text (times smaller when compressed)"}
+FIELDS = {"compression": "the repetitiveness (compression ratio)"}
 FIELDS |= {"non_latin": "the share of letters that are not Latin"}
 FIELDS |= {"distinct_words": "the share of different words"}
 FIELDS |= {"trigram_repeats": "the share of three-word sequences that repeat"}

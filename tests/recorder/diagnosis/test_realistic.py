@@ -258,12 +258,14 @@ def test_what_is_said_of_low_rollouts_is_true(run: Realistic) -> None:
 
 
 def _shortfall(found: Judged, low: list[Mapping[str, Any]], name: str) -> float:
-    """Return how much less the low rollouts get of a function than the best hundredth of the run, per rollout."""
+    """Return how much less the low rollouts get of a function than the best hundredth of the run, per rollout. It
+    scored none of those without a number.
+    """
     rewards = [-math.inf if it["reward"] is None else it["reward"] for it in found.truth.rollouts]
     least = float(np.percentile(rewards, 99))
     best = [it for it, reward in zip(found.truth.rollouts, rewards, strict=True) if reward >= least]
-    more = fmean(it["values"][name] or 0.0 for it in best) - fmean(it["values"][name] or 0.0 for it in low)
-    return more * found.truth.weights[name] * len(low) / len(found.last_steps)
+    top, mine = ([value for it in side if (value := it["values"][name]) is not None] for side in (best, low))
+    return (fmean(top) - fmean(mine)) * found.truth.weights[name] * len(mine) / len(found.last_steps)
 
 
 def _habit(found: Judged, low: list[Mapping[str, Any]], what: str) -> tuple[str, str, int]:
