@@ -95,9 +95,14 @@ class Run:
         return self.read_labels(self.rows)
 
     @cached_property
+    def labels_of_all(self) -> Mapping[str, Sequence[str | None]]:
+        """Return the same of each of `all`."""
+        return self.read_labels(self.all)
+
+    @cached_property
     def switches(self) -> Sequence[Switch]:
         """Return the changes of recorded settings during the run."""
-        return tuple(list_switches(self.all, self.read_labels(self.all)))
+        return tuple(list_switches(self.all, self.labels_of_all))
 
     @cached_property
     def lost(self) -> Floats:

@@ -190,9 +190,7 @@ FEATURES = (
     Feature("the share of different words", _fact("distinct_words"), field="distinct_words"),
     Feature("the share of three-word sequences that repeat", _fact("trigram_repeats"), field="trigram_repeats"),
     Feature("the share of letters that are not Latin", _fact("non_latin"), field="non_latin"),
-    Feature(
-        "the repetitiveness (compression ratio)", _fact("compression"), field="compression"
-    ),
+    Feature("the repetitiveness (compression ratio)", _fact("compression"), field="compression"),
 )
 
 

@@ -157,6 +157,6 @@ def list_parts(run: Run) -> list[tuple[Sequence[str], Ints]]:
     families = [] if grouped is None else [(grouped.tasks, grouped.task)]
     columns = [
         ([f"{column} {value}" for value in places.tasks], places.task)
-        for places, _, column in columns_of(rows, run.read_labels(rows))
+        for places, _, column in columns_of(rows, run.labels_of_all)
     ]
     return [([""], np.zeros(len(rows), np.int64)), (rows.evals, rows.eval), *families, *columns]

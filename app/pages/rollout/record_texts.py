@@ -70,8 +70,8 @@ def other_metadata(rollout: Rollout) -> Text | None:
         **{name: metadata.get(name) == getattr(rollout.row, column) for name, column in _AS_COLUMNS.items()},
         "step_rewards": metadata.get("step_rewards") == rewards,
         "tags": tags_in(metadata),
-        "metrics": named(metadata.get("metrics")),
-        "notes": named(metadata.get("notes")),
+        "metrics": list_named_values(metadata.get("metrics")),
+        "notes": list_named_values(metadata.get("notes")),
         "attribution": evidence(rollout),
     }
     rest = {name: value for name, value in metadata.items() if not is_shown.get(name) and value not in _EMPTY}
@@ -111,6 +111,6 @@ def evidence(rollout: Rollout) -> tuple[str, str] | None:
     return (word, words.EVIDENCE[word]) if word in words.EVIDENCE else None
 
 
-def named(value: Any) -> list[tuple[str, str]]:
+def list_named_values(value: Any) -> list[tuple[str, str]]:
     """Return names and values. The value may be anything, since the user's `edit` function may have written it."""
     return [(str(name), safe_text.as_text(item)) for name, item in value.items()] if isinstance(value, dict) else []

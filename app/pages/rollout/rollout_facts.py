@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from sqlalchemy import Connection
 
-from logs_ui.app.pages.rollout.record_texts import evidence, named
+from logs_ui.app.pages.rollout.record_texts import evidence, list_named_values
 from logs_ui.app.parts.charts import Scale, stacked
 from logs_ui.app.parts.diagnoses import cached_diagnosis
 from logs_ui.app.parts.loss_waterfall import ICONS
@@ -51,7 +51,7 @@ class Group:
 
 @dataclass(frozen=True)
 class Details:
-    """How the rollout was made and recorded."""
+    """Describes how the rollout was made and recorded."""
 
     # The weakest evidence of its call attribution, and its meaning; None without calls.
     evidence: tuple[str, str] | None
@@ -65,9 +65,9 @@ def make_details(rollout: Rollout) -> Details:
     """Make the details of a rollout."""
     return Details(
         evidence=evidence(rollout),
-        metrics=named(rollout.metadata.get("metrics")),
-        notes=named(rollout.metadata.get("notes")),
-        sampling=named(rollout.sampling),
+        metrics=list_named_values(rollout.metadata.get("metrics")),
+        notes=list_named_values(rollout.metadata.get("notes")),
+        sampling=list_named_values(rollout.sampling),
         waits=waits(rollout.row),
     )
 

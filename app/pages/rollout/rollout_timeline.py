@@ -24,7 +24,7 @@ _LONG, _FIRST_LINES = 40, 12
 
 @dataclass(frozen=True)
 class RolloutTimeline:
-    """What the middle of the page, and the outline beside it, show of a rollout's messages and calls."""
+    """Describes what the page's middle, and the outline beside it, show of a rollout's messages and calls."""
 
     cards: list[Card]  # `anomaly` is the first of them that went wrong
     anomaly: Card | None

@@ -74,7 +74,7 @@ _followed: "weakref.WeakKeyDictionary[Any, Followed]" = weakref.WeakKeyDictionar
 
 @dataclass
 class Followed:
-    """What is remembered of a trainer from one of its calls to the next.
+    """Holds what is remembered of a trainer from one of its calls to the next.
 
     Attributes:
         listener: The `trainer_run.Recording` that its calls are reported to; None if it has none.

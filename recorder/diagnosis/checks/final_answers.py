@@ -115,7 +115,7 @@ def _empty_references(run: Run, column: str) -> Card | None:
     if groups < _ENOUGH or affected.mean() < _EMPTY or won[affected].mean() > _COUNT or won[~affected].mean() < _EQUAL:
         return None
     name, share = column.removeprefix("metadata."), percent(float(affected.mean()))
-    every = _lack_reference(run, run.all, run.read_labels(run.all)[column])
+    every = _lack_reference(run, run.all, run.labels_of_all[column])
     return Card(
         id="final_answers",
         title=f"{share} of rollouts have an empty reference: {won[affected].sum()} of {affected.sum():,} are solved",
@@ -239,9 +239,7 @@ def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
             agreed[number] = answer
     if len(agreed) < max(_ENOUGH, _AGREE * len(unsolved)):
         return None
-    references = {
-        plain(reference) for reference in set(run.read_labels(run.all)[answers.column]) if reference is not None
-    }
+    references = {plain(reference) for reference in set(run.labels_of_all[answers.column]) if reference is not None}
     swapped = [number for number, answer in agreed.items() if answer in references]
     is_agreed = np.array([answers.answer[row] == agreed.get(int(group[row])) for row in range(len(group))], bool)
     # Wrong answers on which no group agrees show how often one is another task's reference by chance.

@@ -98,7 +98,7 @@ def _check(run: Run) -> Outcome:
     column = reference_column(run.rows, run.labels, run.settings.reference)
     if column is None:
         return tell_lack(run)
-    references = run.read_labels(run.all)[column]
+    references = run.labels_of_all[column]
     kinds = {
         reference: kind_of(reference) for reference in set(references) if reference is not None and reference.strip()
     }

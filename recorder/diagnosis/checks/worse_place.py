@@ -38,7 +38,7 @@ def _check(run: Run) -> Outcome:
 def _make_card(run: Run, column: str, names: list[str], least: float) -> Outcome:
     rows, every = run.rows, run.all
     own, there = (
-        np.isin(np.array(labels, object), names) for labels in (run.labels[column], run.read_labels(every)[column])
+        np.isin(np.array(labels, object), names) for labels in (run.labels[column], run.labels_of_all[column])
     )
     now = compare(rows.reward, own, rows.group, rows.group)
     if now is None:
