@@ -65,11 +65,11 @@ def test_a_key_waits_for_what_the_one_before_it_asked_for(quiet_page: Page, codi
 def test_what_goes_on_beside_a_rollout_fades(quiet_page: Page, coding: str) -> None:
     quiet_page.set_viewport_size({"width": 1440, "height": 500})
     quiet_page.goto(f"{coding}/runs/latest/rollouts/1")
-    side, beyond = quiet_page.locator(".side"), "it => getComputedStyle(it).getPropertyValue('--beyond')"
+    side = quiet_page.locator(".side")
+    expect(side).to_have_css("--beyond", "44px")
     assert side.evaluate("it => it.scrollHeight > it.clientHeight + 20")
-    assert side.evaluate(beyond) == "44px"
     quiet_page.set_viewport_size({"width": 1440, "height": 3_000})
-    assert side.evaluate(beyond) == "0px"
+    expect(side).to_have_css("--beyond", "0px")
 
 
 def test_screenshots_of_a_pair_are_shown_and_one_that_was_not_kept_is_named(quiet_page: Page, tmp_path: Path) -> None:
