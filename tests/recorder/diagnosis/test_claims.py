@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from functools import cache, cached_property, lru_cache
 from itertools import combinations
 from statistics import fmean, median, pstdev, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -29,11 +29,12 @@ from tests.faults.runs import Rollout, Run, Turn
 
 GENERATED = [fault for fault in FAULTS if fault.made is not None]
 SAME = 1e-6
+T = TypeVar("T")
 
 
-def grouped(rollouts: Iterable[Rollout], key: Callable[[Rollout], Hashable]) -> list[list[Rollout]]:
-    found: dict[Hashable, list[Rollout]] = defaultdict(list)
-    for it in rollouts:
+def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    found: dict[Hashable, list[T]] = defaultdict(list)
+    for it in items:
         found[key(it)].append(it)
     return list(found.values())
 
@@ -1709,7 +1710,16 @@ COUNTS |= {
 CLAIMS = {re.compile(pattern(template)): count for template, count in COUNTS.items()}
 
 
-@pytest.fixture(scope="module", params=GENERATED, ids=lambda fault: fault.id)
+def mark_variants(faults: Iterable[Fault]) -> list[Any]:
+    """Return them as parameters: the first of each cause is always tried, further variants with `-m exhaustive`."""
+    of_cause = grouped(faults, lambda fault: fault.id.partition(":")[0])
+    further = pytest.mark.exhaustive
+    return [
+        pytest.param(it, id=it.id, marks=[further] if n else []) for group in of_cause for n, it in enumerate(group)
+    ]
+
+
+@pytest.fixture(scope="module", params=mark_variants(GENERATED))
 def planted(request: pytest.FixtureRequest) -> tuple[Fault, Case]:
     fault: Fault = request.param
     assert fault.made is not None
