@@ -1474,6 +1474,13 @@ COUNTS: dict[str, Count] = {
     "# of the # have equal completions only.": lambda c, *_: (
         str(sum(len(set(map(completion, g))) == 1 for g in c.groups if is_equal(g))), str(sum(map(is_equal, c.groups))),
     ),
+    "@ differs between groups, but never within one, though completions differ in # of them.": lambda c, *_: (
+        listed([
+            name for name in c.last[0].values or {}
+            if len(set(values(c.last, name))) > 1 and all(len(set(values(group, name))) == 1 for group in c.groups)
+        ]),
+        str(sum(len(set(map(completion, group))) > 1 for group in c.groups)),
+    ),
     "By metadata.host: # of the rollouts in @, # elsewhere.": lambda c, _, host, __: tuple(
         text for side in (True, False) for text in (
             percent(fmean(own for it, own in c.of_card() if (it.metadata["host"] == host) is side)), host,

@@ -44,6 +44,21 @@ def test_a_function_that_never_pays_is_to_be_checked_and_no_other_blamed() -> No
     assert found.where == "rewards.correct<=1e-06"
 
 
+def test_a_function_that_never_pays_answers_that_are_cut_waits_for_these_to_end() -> None:
+    cut, bonus = PLACE % 8 > 0, 0.2 * HALF
+    report = diagnose_rows(
+        rows_of(
+            reward=bonus, parts={"bonus": bonus, "correct": 0 * HALF}, truncated_turns=cut * 1.0,
+            stop_reason=np.where(cut, "length", "done"),
+        )
+    )  # fmt: skip
+    assert report.scale.source == "the run's 99th percentile; correct gave only 0"
+    for name in ("reward_parts", "constant_function"):
+        assert card(report, name).suggestion == (
+            "Let answers end first: 88% of those to which correct gives 0 are truncated."
+        )
+
+
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, False), (0.1, True)])
 def test_a_function_that_counts_may_fall(weight: float, expected: bool) -> None:  # noqa: FBT001
     paid, real = np.where(LATE, 1.0, HALF), np.where(LATE, 0.0, HALF)
