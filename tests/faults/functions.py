@@ -213,6 +213,13 @@ def falls_silent_graded(place: Place) -> Played:
     return sums(place, {"helpful": 0.0 if is_hit else graded(place, 0.6)}, words=0 if is_hit else 60, is_hit=is_hit)
 
 
+def says_line_ends(place: Place) -> Played:
+    """From a step on a sixth of the answers are line ends and spaces."""
+    played = falls_silent_graded(place)
+    blank = "\n" * place.random.randint(1, 9) + " "
+    return replace(played, turns=[replace(turn, text=blank) for turn in played.turns]) if played.is_hit else played
+
+
 def falls_silent_on_some(place: Place) -> Played:
     is_hit = place.group % 2 == 1 and has_begun(place, 0.4)
     task = f"{'trivia' if place.group % 2 else 'sums'}/{place.task}"
@@ -302,6 +309,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("silence", "from a step on a fifth of the answers are empty", "empty_answers", falls_silent, LONG),
     fault("silence: graded", "the same, of a graded reward", "empty_answers", falls_silent_graded, WIDE, steps=20),
     fault("silence: setting", "the same, when a setting changes", "empty_answers", falls_silent_with_a_setting, LONG),
+    fault("silence: line ends", "from a step on answers are white space", "empty_answers", says_line_ends, LONG),
     fault("silence: some tasks", "on one of two families", "empty_answers", falls_silent_on_some, LONG),
     fault("lost format", "from a step on answers lose their box", "lost_format", loses_box, LONG),
     fault("lost format: tools", "reports lose their schema", "lost_format", loses_schema, WIDE, steps=20),

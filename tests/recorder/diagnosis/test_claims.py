@@ -872,7 +872,7 @@ def are_alike(case: Case) -> tuple[str, ...]:
 
 
 def is_silent(it: Rollout) -> bool:
-    return not any(turn.text for turn in it.turns)
+    return not any(turn.text.strip() for turn in it.turns)
 
 
 def lost_form(case: Case, _: str, name: str, *__: str) -> tuple[str, ...]:
@@ -1441,7 +1441,7 @@ COUNTS: dict[str, Count] = {
     "The rollouts that get it are like others of their groups: no other figure differs clearly.": are_alike,
     "By place in the batch: # of each step's first half, # of its second.": halves,
     "# of rollouts say nothing: their answers are empty": lambda c, _: (c.share(is_silent),),
-    "# of # rollouts have neither text nor a tool call.": lambda c, *_: (
+    "# of # rollouts have neither a tool call nor text, but for white space.": lambda c, *_: (
         str(sum(map(is_silent, c.last))), str(len(c.last)),
     ),
     "Mean reward: empty #, others #.": lambda c, *_: tuple(
