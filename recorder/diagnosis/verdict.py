@@ -262,7 +262,8 @@ def _describe_switch(run: Run, measure: _Measure) -> str:
     if (jump := change(trend)) is None:
         return ""
     sentence = next(iter(describe_switches(run, trend[jump.first][0], trend[jump.last][0])), "")
-    return sentence and f"; {sentence[0].lower()}{sentence[1:-1]}"
+    brief = sentence.rpartition(" (")[0] if sentence.endswith(" since).") else sentence[:-1]  # without its counts
+    return sentence and f"; {brief[0].lower()}{brief[1:]}"
 
 
 def _most_fallen(run: Run, paid: _Measure) -> str:

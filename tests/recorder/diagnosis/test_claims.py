@@ -875,6 +875,14 @@ def is_silent(it: Rollout) -> bool:
     return not any(turn.text.strip() for turn in it.turns)
 
 
+def prompt_changes(case: Case, step: str, text: str, *_: str) -> tuple[str, ...]:
+    """Of 16 rollouts of each side; all of a side must agree."""
+    begin = text.removesuffix("\u2026")
+    sides = [[it for it in case.run.rollouts if (it.step < int(step)) is side] for side in (True, False)]
+    counts = [fmean(begin in " ".join(str(it.prompt[-1]["content"]).split()) for it in side) * 16 for side in sides]
+    return step, text, f"{counts[0]:g}", "16", f"{counts[1]:g}", "16"
+
+
 def lost_form(case: Case, _: str, name: str, *__: str) -> tuple[str, ...]:
     low = min(values(case.run.rollouts, name))
     lost = [percent(fmean(it == low for it in values(side, name))) for side in (case.last, sides(case)[0])]
@@ -1467,6 +1475,7 @@ COUNTS: dict[str, Count] = {
         step, name, *(" or ".join({str(it.metadata[name]) for it in c.steps(int(step) - ago, int(step) - ago)})
                       for ago in (1, 0)),
     ),
+    "At step # prompts {lose|gain} \u201c@\u201d (# of # that were read before, # of # since).": prompt_changes,
     "Their mean # is # lower than that of others of their groups.": lambda c, name, _: (name, lacks_within(c, name)),
     "The cost is in #: # less of it per rollout.": lambda c, name, _: (
         name, figure(fmean(values(windows(c)[0], name)) - fmean(values(windows(c)[1], name))),
