@@ -2,6 +2,7 @@
 an agent with tools, and in a game.
 """
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -227,6 +228,15 @@ def falls_silent_on_some(place: Place) -> Played:
     return Played(played.turns, parts=played.parts, task=task, is_hit=is_hit)
 
 
+def ends_early(place: Place) -> Played:
+    """From a step on the game is over after four moves, and each map comes in three steps in a row, and never again."""
+    is_late, which = place.step >= SINCE, (place.step - 1 + place.group % 3) // 3 * 8 + place.group
+    moves = max(3, round(random.Random(f"map {which}").gauss(8, 2) + place.random.gauss(0, 1)))
+    won = chance(place, 0.3 if is_late and moves > 4 else 0.65)
+    played = game(place, {"treasure": won}, moves=min(moves, 4) if is_late else moves, is_hit=is_late)
+    return replace(played, task=f"map {which}")
+
+
 def _loses_format(place: Place, play: Callable[..., Played], share: float, name: str, outcome: str) -> Played:
     is_lost = place.random.random() < (share if place.step >= SINCE else 0.02)
     right = 0.0 if is_lost else chance(place, 0.65)
@@ -310,6 +320,10 @@ FAULTS: tuple[Fault, ...] = (
     fault("silence: graded", "the same, of a graded reward", "empty_answers", falls_silent_graded, WIDE, steps=20),
     fault("silence: setting", "the same, when a setting changes", "empty_answers", falls_silent_with_a_setting, LONG),
     fault("silence: line ends", "from a step on answers are white space", "empty_answers", says_line_ends, LONG),
+    fault("ends early", "an environment ends episodes earlier, of maps that seldom recur", "task_mix", ends_early,
+          Shape(steps=40, groups=8, size=6)),
+    fault("ends early: short run", "the same, in half as many steps", None, ends_early,
+          Shape(steps=20, groups=6, size=6)),
     fault("silence: some tasks", "on one of two families", "empty_answers", falls_silent_on_some, LONG),
     fault("lost format", "from a step on answers lose their box", "lost_format", loses_box, LONG),
     fault("lost format: tools", "reports lose their schema", "lost_format", loses_schema, WIDE, steps=20),

@@ -149,6 +149,10 @@ class Case:
     def steps(self, first: Any, last: Any) -> list[Rollout]:
         return [it for it in self.run.rollouts if int(first) <= it.step <= int(last)]
 
+    @property
+    def run_steps(self) -> list[int]:
+        return sorted({it.step for it in self.run.rollouts})
+
     def share(self, is_so: Callable[[Rollout], Any]) -> str:
         return percent(fmean(bool(is_so(it)) for it in self.last))
 
@@ -1476,6 +1480,12 @@ COUNTS: dict[str, Count] = {
                       for ago in (1, 0)),
     ),
     "At step # prompts {lose|gain} \u201c@\u201d (# of # that were read before, # of # since).": prompt_changes,
+    "At step # @ change from # to #, over all tasks.": lambda c, step, name, *_: (
+        step, name, *(figure(fmean(
+            fmean(len(it.turns) for it in c.steps(at, at) if name == "turns") for at in c.run_steps
+            if (at < int(step)) is side
+        )) for side in (True, False)),
+    ),
     "Their mean # is # lower than that of others of their groups.": lambda c, name, _: (name, lacks_within(c, name)),
     "The cost is in #: # less of it per rollout.": lambda c, name, _: (
         name, figure(fmean(values(windows(c)[0], name)) - fmean(values(windows(c)[1], name))),
