@@ -320,11 +320,9 @@ FAULTS: tuple[Fault, ...] = (
     fault("silence: graded", "the same, of a graded reward", "empty_answers", falls_silent_graded, WIDE, steps=20),
     fault("silence: setting", "the same, when a setting changes", "empty_answers", falls_silent_with_a_setting, LONG),
     fault("silence: line ends", "from a step on answers are white space", "empty_answers", says_line_ends, LONG),
+    fault("silence: some tasks", "on one of two families", "empty_answers", falls_silent_on_some, LONG),
     fault("ends early", "an environment ends episodes earlier, of maps that seldom recur", "task_mix", ends_early,
           Shape(steps=40, groups=8, size=6)),
-    fault("ends early: short run", "the same, in half as many steps", None, ends_early,
-          Shape(steps=20, groups=6, size=6)),
-    fault("silence: some tasks", "on one of two families", "empty_answers", falls_silent_on_some, LONG),
     fault("lost format", "from a step on answers lose their box", "lost_format", loses_box, LONG),
     fault("lost format: tools", "reports lose their schema", "lost_format", loses_schema, WIDE, steps=20),
     fault("lost format: game", "moves lose their notation", "lost_format", loses_notation, LONG),
@@ -336,4 +334,9 @@ FAULTS: tuple[Fault, ...] = (
     fault("fewer moves", "Healthy: a game is won in fewer moves", None, needs_fewer_moves, WIDE),
     fault("function at 0: opened tag", "the prompt opens the tag that it looks for", "constant_function",
           opened_by_prompt, LONG),
+)  # fmt: skip
+
+UNEXPLAINED: tuple[Fault, ...] = (
+    fault("ends early: short run", "an environment ends episodes earlier", None, ends_early,
+          Shape(steps=20, groups=6, size=6)),
 )  # fmt: skip

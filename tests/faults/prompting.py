@@ -190,9 +190,12 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unfilled prompts: goal", _LACKS, "unfilled_prompts", without_goal),
     _fault("unfilled prompts: nan", _LACKS, "unfilled_prompts", without_unit),
     _fault("unfilled prompts: context", _LACKS, "unfilled_prompts", without_context),
+    _fault("healthy prompts: code", "Healthy: prompts that rightly say None", None, returns_nothing),
+    _fault("healthy prompts: moves", "Healthy: prompts of a hard game that rightly say None", None, first_moves),
+)  # fmt: skip
+
+UNEXPLAINED: tuple[Fault, ...] = (
     _fault("lost instructions: agent", _LOSES, None, without_rules),
     _fault("lost instructions: form", _LOSES, None, without_form),
     _fault("lost instructions: other", _LOSES, None, other_rules),
-    _fault("healthy prompts: code", "Healthy: prompts that rightly say None", None, returns_nothing),
-    _fault("healthy prompts: moves", "Healthy: prompts of a hard game that rightly say None", None, first_moves),
 )  # fmt: skip

@@ -340,7 +340,8 @@ NO_ROOM = check(
     "no_room",
     "Room for tools' answers",
     f"Share of rollouts that end because the completion had no room for a tool's answer, above {_CUT:.0%}, unless "
-    "they do as well as the others.",
+    f"they do as well as the others. A fault of the set-up, which costs all that they lost, if {_NEARLY_ALL:.0%} of "
+    "them had used at most half of max_completion_length.",
     needs("tool calls", lambda run: np.isfinite(run.rows.facts["no_room"][run.rows.facts["tool_calls"] > 0])),
     _check_no_room,
     needs_calls=True,

@@ -24,10 +24,10 @@ from logs_ui.recorder.vocabulary import FIRST_PROMPT
 from tests.faults import Fault
 from tests.faults.columns import columns, diagnosed, stop_reason
 from tests.faults.policy import RATIO, SAMPLING
-from tests.faults.registry import FAULTS
+from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.faults.runs import Rollout, Run, Turn
 
-GENERATED = [fault for fault in FAULTS if fault.made is not None]
+GENERATED = [fault for fault in (*FAULTS, *UNEXPLAINED) if fault.made is not None]
 SAME = 1e-6
 
 

@@ -10,7 +10,7 @@ from logs_ui.recorder.diagnosis import Report, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from tests.faults.columns import diagnosed
-from tests.faults.registry import FAULTS
+from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
 COUNT = 640  # 20 steps of 32 rollouts, in groups of four
@@ -78,7 +78,7 @@ def test_a_finding_names_the_setting_that_changes_when_it_begins() -> None:
     ],
 )
 def test_instructions_that_prompts_lose_or_gain_when_the_outcome_falls_are_told(variant: str, change: str) -> None:
-    (fault,) = (fault for fault in FAULTS if fault.id == f"lost instructions: {variant}")
+    (fault,) = (fault for fault in UNEXPLAINED if fault.id == f"lost instructions: {variant}")
     assert fault.made is not None
     report = diagnosed(fault.made()).report
     before, since = ("0", "16") if "gain" in change else ("16", "0")

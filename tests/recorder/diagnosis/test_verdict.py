@@ -8,7 +8,7 @@ import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
 from tests.faults.columns import diagnosed
-from tests.faults.registry import FAULTS
+from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
 COUNT = 640  # 20 steps of 32 rollouts, in groups of four
@@ -216,7 +216,7 @@ def test_a_habit_that_changes_is_told_and_is_healthy_only_if_the_outcome_rises(
 
 
 def test_a_habit_that_changes_with_the_outcome_is_told_where_tasks_seldom_recur() -> None:
-    early = (fault.made for fault in FAULTS if fault.id.startswith("ends early"))
+    early = (fault.made for fault in (*FAULTS, *UNEXPLAINED) if fault.id.startswith("ends early"))
     long, short = (diagnosed(made()).report for made in early if made)
     assert "a fall that may be chance: solved 73% \u2192 33% " in short.verdict.said
     assert short.verdict.said.endswith("; turns 8.83 \u2192 4.19")
