@@ -95,7 +95,7 @@ def opened_by_prompt(place: Place) -> Played:
     """The prompt ends with <think>, so that no completion holds it, and the function wants both."""
     text = f"{prose(place, 20)}\n</think>\n\\boxed{{{place.random.randrange(90)}}}"
     parts = {"correct": chance(place, 0.4 + 0.2 * place.progress), "think_format": 0.0}
-    return Played([Turn(text, finish="stop")], parts=parts, is_hit=True)
+    return Played([Turn(text, finish="stop")], parts=parts, prompt=[1, 2 + place.task, 77], is_hit=True)
 
 
 def is_saturated(place: Place) -> Played:

@@ -69,11 +69,13 @@ def _find_constant(run: Run, name: str) -> Card | str | None:
         "it needs (a service, a file, a form of the answer), or no rollout has earned more."
     )
     if not differs.any() and (closed := find_closed_tag(run)) is not None:
-        tag, sentence = closed
-        evidence.append(sentence)
+        tag = closed.name
+        evidence += closed.evidence
+        mend = f"{name} looks for <{tag}>, let it look for </{tag}> alone, or put <{tag}> before the completion"
         suggestion = (
-            f"If {name} looks for <{tag}>, let it look for </{tag}> alone, or put <{tag}> before the completion: chat "
-            "templates may end the prompt with it, and no reward function is given that."
+            f"The prompt ends with <{tag}>, and no reward function is given that: if {mend}."
+            if closed.is_sent
+            else f"If {mend}: chat templates may end the prompt with it, and no reward function is given that."
         )
     return _make_card(
         run, name, differs, title, *evidence,
