@@ -17,7 +17,7 @@ class ClosedTag(NamedTuple):
 
     name: str
     evidence: tuple[str, ...]
-    is_sent: bool  # True if prompts are known to end with it
+    is_sent: bool  # True if nearly all prompts are known to end with it
 
 
 def find_closed_tag(run: Run) -> ClosedTag | None:
@@ -37,7 +37,7 @@ def find_closed_tag(run: Run) -> ClosedTag | None:
             opening = sum(end.rstrip().endswith(f"<{name}>") for end in ends)
             closed_in = f"{count} of {len(answers)} first answers that were read hold </{name}>, and none <{name}>."
             opened_in = f"{opening} of {len(ends)} prompts that were read end with <{name}>."
-            return ClosedTag(name, (closed_in, opened_in) if opening else (closed_in,), is_sent=opening > 0)
+            return ClosedTag(name, (closed_in, opened_in) if opening else (closed_in,), opening > _MOST * len(ends))
     return None
 
 
