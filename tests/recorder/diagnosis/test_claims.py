@@ -877,14 +877,17 @@ def is_silent(it: Rollout) -> bool:
 
 def lost_form(case: Case, _: str, name: str, *__: str) -> tuple[str, ...]:
     low = min(values(case.run.rollouts, name))
-    lost = [percent(fmean(it == low for it in values(side, name))) for side in (case.last, sides(case)[0])]
+    lost = [
+        percent(fmean(values([it], name)[0] == low and not is_cut(it) for it in side))
+        for side in (case.last, sides(case)[0])
+    ]
     return lost[0], name, figure(low), lost[1]
 
 
 def paid_without(case: Case, _: str, name: str, *__: str) -> tuple[str, ...]:
     """Return what other functions pay within groups, each weighted by what it tells."""
     low, sums, whole = min(values(case.run.rollouts, name)), [0.0, 0.0], 0.0
-    for group in case.groups:
+    for group in ([it for it in some if not is_cut(it)] for some in case.groups):
         rest = {
             side: [(reward(it) or 0.0) - parts(it)[name] for it in group if (values([it], name)[0] == low) is side]
             for side in (True, False)
@@ -1447,8 +1450,8 @@ COUNTS: dict[str, Count] = {
     "Mean reward: empty #, others #.": lambda c, *_: tuple(
         means(rewards(it for it in c.last if is_silent(it) is side)) for side in (True, False)
     ),
-    "# of rollouts lose a form: # is #, as for # before": lost_form,
-    "Within groups, other functions pay # with # at #, # to the others.": paid_without,
+    "# of rollouts end normally and lack a form: # is #, as for # before": lost_form,
+    "Within groups, other functions pay # with # at #, # to the others that end normally.": paid_without,
     "By families of tasks: # of the rollouts in @, # elsewhere.": in_families,
     "Answers follow what # pays for length, and nothing else gets better": follows_bonus,
     "# adds # more to the reward than at first.": lambda c, name, _: (
