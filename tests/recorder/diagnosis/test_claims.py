@@ -368,6 +368,11 @@ def scored_differently(case: Case, *_: str) -> tuple[str, ...]:
     return str(sum(map(len, same))), str(sum(map(len, odd)))
 
 
+def completions_scored_differently(case: Case, name: str, *_: str) -> tuple[str, ...]:
+    known, same = np.array(values(case.last, name)), sampled_same(case, name)
+    return name, str(sum(np.ptp(given) > 0.01 * np.ptp(known) for given in same)), str(len(same))
+
+
 def of_one_completion(case: Case, _count: str, name: str, *_: str) -> tuple[str, ...]:
     given = {(str(len(set(it))), name, figure(min(it)), figure(max(it))) for it in sampled_same(case, name)}
     return next(iter(it for it in given if it[0] == _count and it[2:] == _), ())
@@ -1240,9 +1245,7 @@ COUNTS: dict[str, Count] = {
         name, percent(fmean(abs(heard(it) - values([it], name)[0]) > 0.5 for it in c.last)),
     ),
     "# rollouts were compared.": lambda c, _: (str(len(c.last)),),
-    "# scores the same completion differently in # of cases": lambda c, name, _: (
-        name, ratio(*reversed(scored_differently(c))),
-    ),
+    "# scores the same completion differently: # of # that occur more than once": completions_scored_differently,
     "# rollouts have a duplicate (same prompt, task and completion tokens); for # of them the values differ.": (
         scored_differently
     ),

@@ -136,7 +136,7 @@ def test_a_completion_that_is_scored_differently_is_found() -> None:
     assert known.all()
     np.testing.assert_array_equal(spreads(rows.values["solved"], same)[:4], [1.0, 1.0, NAN, NAN])
     found = card(diagnose_rows(rows), "inconsistent")
-    assert found.title == "solved scores the same completion differently in 100% of cases"
+    assert found.title == "solved scores the same completion differently: 12 of 12 that occur more than once"
     assert (found.cost, found.share) == (None, 0.5)  # noise withholds nothing on average
     assert found.evidence[1] == "One completion received 2 values from solved, 0 to 1."
     assert found.where.startswith("id:1..2,5..6,9..10,")

@@ -121,6 +121,18 @@ def test_a_finding_whose_share_falls_does_not_make_a_run_sick_that_improves() ->
     assert report.verdict.id == "improving"
 
 
+@pytest.mark.parametrize(("gain", "name"), [(0.4, "improving"), (0.0, "fault")])
+def test_a_judge_with_noise_is_no_fault_of_a_run_that_improves(gain: float, name: str) -> None:
+    """In the last five steps every group has one answer twice, and its two scores differ."""
+    twice = np.where((PLACE % 4 < 2) & (PLACE >= 480), PLACE // 4, 1000 + PLACE)
+    score = 0.3 + gain * PLACE / COUNT + 0.2 * NOISE
+    report = diagnose_rows(
+        rows_of(COUNT, steps=20, reward=score, parts={"judge": score}, prompt_key=PLACE // 4, completion_key=twice)
+    )
+    assert [it.id for it in report.cards] == ["inconsistent"]
+    assert report.verdict.id == name
+
+
 @pytest.mark.parametrize(("grows", "harm", "name"), [(0.0, 0.0, "improving"), (0.5, 0.0, "fault"), (0.0, 0.8, "fault")])
 def test_a_habit_that_neither_grows_nor_costs_is_no_fault_of_a_game_that_improves(
     grows: float, harm: float, name: str
