@@ -105,7 +105,7 @@ def test_a_function_is_compared_with_the_reward_of_its_own_environment(*, is_pai
         "The cost is in won: 0.5 less of it per rollout.",
         "Counted in the groups that they score: 20 of 40.",
     )
-    assert (found.where, found.share) == ("rewards.won<=0.25 step:3..12", 44 / 160)  # 36 since step 7, and 8 before
+    assert (found.where, found.share) == ("rewards.won<=0.25 rewards.style>=2 step:3..12", 36 / 160)  # since step 7
 
 
 @pytest.mark.parametrize(("then", "expected"), [(1.2, False), (0.9, False), (0.5, True)])
