@@ -1056,7 +1056,7 @@ def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
     pairs = [[[it for it in group if of[id(it)] is side] for side in (True, False)] for group in case.groups]
     if not among.startswith("others"):
         since, quoted = case.card.since_step or 0, "".join(re.findall("\u201c(.*)\u201d", case.card.title))
-        heard = tasks(it for it in case.run.rollouts if it.step >= since and hears(it, quoted))
+        heard = tasks(it for it in case.last if hears(it, quoted))
         before = tasks(it for it in case.run.rollouts if it.step < since)
         pairs = [[mine, before.get(name, [])] for name, mine in heard.items()]
     sums, whole = 0.0, 0.0
@@ -1065,6 +1065,7 @@ def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
             weight = len(mine) * len(others) / (len(mine) + len(others))
             sums += weight * (fmean(short(case, it) for it in mine) - fmean(short(case, it) for it in others))
             whole += weight
+    assert case.card.cost == pytest.approx(fmean(of.values()) * sums / whole), "of the same rollouts"
     return figure(sums / whole), among
 
 
