@@ -185,7 +185,8 @@ def _find_unchanging(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int
 def _weigh_cost(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None, lost: Floats) -> _Heard | None:
     """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where
     groups are all or mostly of one kind, more than the same tasks before (than all before, if no task recurs and all
-    lose more since); else None. Both count its rollouts of the last steps, whose share the cost is made of.
+    lose more since); else None. All of its rollouts tell if that is chance; the cost is that of those of the last
+    steps, as its share is.
     """
     is_last = run.all.step >= run.rows.steps[0]
     has_observation = heard.affected
@@ -197,13 +198,15 @@ def _weigh_cost(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | 
     within = tells and (_is_sure(loss) or now[met].mean() < _COVERED)
     if not within:
         late = run.all.step >= heard.since
-        among, task = (has_observation & is_last) | ~late, None if tasks is None else tasks.task
+        among, task = has_observation | ~late, None if tasks is None else tasks.task
         if task is not None:
             among &= np.isin(task, np.unique(task[has_observation & late])) & (task >= 0)
         elif not _is_sure(compare(lost, late, run.all.group)):
             return None
-        loss = compare(np.where(among, lost, np.nan), late, run.all.group, task)
-    if loss is None or not _is_sure(loss):
+        whole = compare(np.where(among, lost, np.nan), late, run.all.group, task)
+        among &= is_last | ~late
+        loss = compare(np.where(among, lost, np.nan), late, run.all.group, task) if _is_sure(whole) else None
+    if loss is None or loss.value <= 0 or (within and not _is_sure(loss)):
         return None
     return heard._replace(cost=loss.value, within=within)
 
