@@ -81,8 +81,9 @@ def _check(run: Run) -> Outcome:
         )
     worst = max(costly, key=lambda heard: heard.cost * heard.affected.sum())
     alike = [heard for heard in costly if abs(heard.since - worst.since) <= _NEAR]
-    whole = worst._replace(affected=np.logical_or.reduce([heard.affected for heard in alike]))
-    return _card(run, _weigh_cost(run, whole, begun, tasks, lost) or worst, alike, limit, outcome)
+    together = worst._replace(affected=np.logical_or.reduce([heard.affected for heard in alike]))
+    whole = _weigh_cost(run, together, begun, tasks, lost)
+    return _card(run, whole or worst, alike if whole else [worst], limit, outcome)
 
 
 def _find_begun(
