@@ -237,9 +237,9 @@ class Card:
 
     @property
     def began(self) -> str:
-        """Return `since step 16 (14\u201319)`, `worse since ...` if it was beyond the threshold before, too, or `from
-        the first step on`; of a figure that rose bit by bit, also since when half of the rise was there; "" if the step
-        is not known.
+        """Return `since step 16 (between 14 and 19)`, `worse since ...` if it was beyond the threshold before, too, or
+        `from the first step on`; of a figure that rose bit by bit, also since when half of the rise was there; "" if
+        the step is not known.
         """
         if self.since_step is None:
             return ""
@@ -248,7 +248,7 @@ class Card:
             return "from the first step on"
         is_worse = self.limit is not None and bool(before) and float(np.median(before)) > self.limit
         first, last = self.since_range or (self.since_step, self.since_step)
-        between = f" ({first:,}\u2013{last:,})" if first < last else ""
+        between = f" (between {first:,} and {last:,})" if first < last else ""
         rise = f"half of the rise{self.measure and f' in {self.measure}'}"
         half = "" if self.half_step in {None, self.since_step} else f", {rise} since step {self.half_step:,}"
         return f"{'worse ' if is_worse else ''}since step {self.since_step:,}{between}{half}"

@@ -55,7 +55,7 @@ _TABLE = {
     "constant_reward": "never_solved dead_groups",
     "hacking": "task_mix never_solved forgotten signal_cliff",
     "proxy": "",
-    "length": "truncation never_solved degenerate_text hacking proxy reward_parts forgotten",
+    "length": "truncation never_solved degenerate_text proxy reward_parts forgotten",
     "reward_parts": "never_solved constant_function signal_cliff dead_groups",
     "evaluation_gap": "",
     "forgotten": "never_solved turn_limit dead_groups",

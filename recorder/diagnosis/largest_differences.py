@@ -38,6 +38,7 @@ _LEAST, _LOW = 0.2, 0.05  # relative difference; of the range of rewards, for a 
 _DEVIATIONS = 0.8  # standard deviations are large, too (Cohen 1988): some figures, such as ratios, are never near 0
 _POINT = 0.01  # of a share: a smaller difference is not named [ours]
 _HABIT = 1 / 3  # relative difference of a habit that has changed [ours]
+_ALL = 0.9  # of the tasks of the side with more are of both: then these are nearly all [ours]
 
 
 def differences(run: Run, low: Bools, over_time: "Compared | None") -> Iterator[str]:
@@ -82,8 +83,12 @@ def time_sides(run: Run) -> Sides | None:
     among = (rows.step <= before.steps[-1]) | late
     if not tasks_recur(rows):
         return Sides(late, among, None, f"steps {first} against {last}")
-    of_both = np.isin(rows.task, list(set(before.task.tolist()) & set(after.task.tolist()) - {-1}))
-    return Sides(late, among & of_both, rows.task, f"steps {first} against {last}, same tasks, weighted alike")
+    tasks = [set(side.task.tolist()) - {-1} for side in sides]
+    both, most = tasks[0] & tasks[1], max(map(len, tasks))
+    is_whole = len(both) >= _ALL * most
+    same = "same tasks" if is_whole else f"at the {len(both):,} of {most:,} tasks that both have"
+    description = f"steps {first} against {last}, {same}, weighted alike"
+    return Sides(late, among & np.isin(rows.task, list(both)), rows.task, description)
 
 
 class Compared(NamedTuple):

@@ -154,6 +154,15 @@ class Success:
         """Return True if what a function gives decides of any rollout."""
         return _key(function) in {mark.column for mark in self.marks}
 
+    def find_deciding(self, rows: Rows) -> tuple[str, Floats] | None:
+        """Return the one function whose values decide, and these, (N,), where they do; None if several or none do."""
+        only = [(name, values) for name, values in rows.values.items() if self.is_decided_by(name)]
+        if len(rows.values) < 2 and [mark.column for mark in self.marks] == ["reward"]:
+            only = [("reward", rows.reward)]
+        if len(self.marks) != 1 or len(only) != 1:
+            return None
+        return only[0][0], np.where(self.countable(rows), only[0][1], np.nan)
+
     def solved(self, rows: Rows) -> Bools:
         """Return (N,) True for solved rollouts; all False if success is not defined."""
         is_solved, is_open = np.zeros(len(rows), bool), np.ones(len(rows), bool)

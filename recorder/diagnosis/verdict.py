@@ -30,6 +30,7 @@ _FADED = (
     0.8  # of a finding's figure in the first steps: it is no fault of a run that improves; its inverse: it grew [ours]
 )
 _MIX = "task_mix"  # harder tasks lower rewards, and are no fault
+_NOISE = "inconsistent"  # a judge with noise withholds nothing on average: a run that improves learns in spite of it
 _LEAST = 0.02  # of the range of values: a smaller change does not matter
 _MOST = 0.5  # of the rollouts are solved: most reach the outcome
 _NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
@@ -86,9 +87,12 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
 
 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
-    is_left = all((card.cost is not None and card.cost <= _LEFT * run.fall.lost) or _fades(run, card) for card in cards)
-    if is_left and outcome.is_sure(1, _SURE):
-        sentence = f"Healthy, improving: {outcome.course}; what is left: {cards[0].title}"
+    is_left = all(
+        card.id == _NOISE or (card.cost is not None and card.cost <= _LEFT * run.fall.lost) or _fades(run, card)
+        for card in cards
+    )
+    if is_left and (improving := _judge_rise(run, outcome)):
+        sentence = f"{improving.said}; what is left: {cards[0].title}"
         return Verdict("improving", sentence, cards[0].id)
     if all(card.id == _MIX for card in cards) and outcome.change and not outcome.is_sure(-1, _SURE):
         return Verdict("level", f"{cards[0].title}; no fault shows: {outcome.course}", cards[0].id)
@@ -310,10 +314,24 @@ def _is_high(run: Run, outcome: _Measure) -> bool:
     return is_near and outcome.name == REWARD
 
 
-def _judge_reached(run: Run, outcome: _Measure) -> Verdict:
-    paid = _measure(run, REWARD, run.all.reward)
+def _judge_rise(run: Run, outcome: _Measure) -> Verdict | None:
+    """Return the verdict on an outcome that rises; None for others. Solved is but a threshold of the values of its
+    function, which may rise below it. Another function's rise counts for nothing: the policy may have hacked it.
+    """
     if outcome.is_sure(1, _SURE):
         return Verdict("improving", f"Healthy, improving: {outcome.course}")
+    deciding = run.scale.success.find_deciding(run.all)
+    if deciding is None or outcome.is_sure(-1, _SURE):
+        return None
+    graded = _measure(run, f"mean {deciding[0]}", deciding[1])
+    sentence = f"Healthy, improving: {graded.course}, {outcome.values}"
+    return Verdict("improving", sentence) if graded.is_sure(1, _SURE) else None
+
+
+def _judge_reached(run: Run, outcome: _Measure) -> Verdict:
+    paid = _measure(run, REWARD, run.all.reward)
+    if improving := _judge_rise(run, outcome):
+        return improving
     if habit := name_changed_habit(run):
         return Verdict("level", f"No cause found; {habit}, at {outcome.course}")
     is_judged = outcome.change is not None and outcome.change.chance is not None
@@ -323,6 +341,7 @@ def _judge_reached(run: Run, outcome: _Measure) -> Verdict:
         sentence = f"Healthy, no clear change: {outcome.course}" if is_judged else f"Healthy: {outcome.now}"
         return Verdict("reached", sentence)
     if is_judged:
-        return Verdict("level", f"No cause found; no clear change: {outcome.course}")
+        rises = ", while the reward rises" if paid.is_sure(1, _SURE) else ""
+        return Verdict("level", f"No cause found; no clear change: {outcome.course}{rises}")
     few = "; too few groups to tell a trend" if outcome.steps and not run.rows.is_evaluation else ""
     return Verdict("unknown", f"No cause found{few}: {outcome.now}")

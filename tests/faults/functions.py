@@ -256,6 +256,14 @@ def loses_notation(place: Place) -> Played:
     return _loses_format(place, game, 0.6, "format", "won")
 
 
+def loses_tags_or_ends(place: Place) -> Played:
+    """One report in eight is cut, all the time, and has no tags either."""
+    if place.random.random() < 0.12:
+        turn = Turn(prose(place, 40), finish="length")
+        return Played([turn], parts={"solved": 0.0, "tags": 0.0}, weights={"tags": 0.2}, stop="length")
+    return _loses_format(place, sums, 0.4, "tags", "solved")
+
+
 def pays_length(place: Place) -> Played:
     words = int(40 + 160 * place.progress)
     played = sums(place, {"correct": chance(place, 0.55)}, words=words)
@@ -326,6 +334,8 @@ FAULTS: tuple[Fault, ...] = (
     fault("lost format", "from a step on answers lose their box", "lost_format", loses_box, LONG),
     fault("lost format: tools", "reports lose their schema", "lost_format", loses_schema, WIDE, steps=20),
     fault("lost format: game", "moves lose their notation", "lost_format", loses_notation, LONG),
+    fault("lost format: cut", "reports lose their tags, beside some that are cut", "lost_format", loses_tags_or_ends,
+          WIDE, steps=20),
     fault("paid for length", "answers grow for a small bonus, and none is better", "length", pays_length, LONG),
     fault("paid for length: tools", "turns do", "length", pays_moves, WIDE),
     fault("paid for length: game", "comments do", "length", pays_talk, LONG, ended=False),

@@ -55,6 +55,20 @@ def grows_into_the_limit(place: Place) -> Played:
     return Played([turn], stop="length" if is_cut else "stop", parts={"plan_solved": works}, is_hit=words > 28)
 
 
+def plans_without_moves(place: Place) -> Played:
+    """A game whose players learn to write long plans, which a function pays for, and no longer win."""
+    is_hit = place.random.random() < 0.9 * _rise(place, 8, 22)
+    words = int((26 if is_hit else 9) * place.random.uniform(0.7, 1.3))
+    parts = {
+        "won": 0.0 if is_hit else chance(place, 0.35 + 0.55 * place.progress),
+        "planned": round(place.random.uniform(*((0.8, 1.0) if is_hit else (0.1, 0.4))), 2),
+    }
+    moves = place.random.sample(WORDS, 3)
+    turns = [Turn(f"{said(place, words)} {it}", {"do": it}, f"you {it}", done=False) for it in moves]
+    turns[-1] = replace(turns[-1], done=True)
+    return Played(turns, parts=parts, is_hit=is_hit)
+
+
 def judged_longer(place: Place) -> Played:
     """Answers grow to three times their length, and a judge finds them better."""
     words = int((14 + 30 * _rise(place, 8, 28)) * place.random.uniform(0.7, 1.3))
@@ -161,6 +175,7 @@ FAULTS: tuple[Fault, ...] = (
            wrong_ones_grow, config={"loss_type": "grpo"}),
     _fault("answers grow: limit", "Answers grow until half of them are truncated", "length", grows_into_the_limit,
            config={"max_completion_length": 48, "loss_type": "dapo"}),
+    _fault("answers grow: hacking", "Plans are paid, grow, and are no longer followed", "hacking", plans_without_moves),
     _healthy("judged", judged_longer),
     _healthy("turns", more_turns, _RECURRING),
     _healthy("penalty", penalised_and_level),

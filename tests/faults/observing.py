@@ -110,6 +110,15 @@ def stale(place: Place) -> Played:
     return Played(turns, 0.0 if is_hit else _chance(place, 0.65), is_hit=is_hit)
 
 
+def emptied(place: Place) -> Played:
+    """From step 9 on a catalogue knows nothing, and the policy learns to do without it, bit by bit."""
+    is_hit = place.step >= 9 and place.random.random() < 0.96
+    heard = "No entry of the catalogue matches"
+    turns = [_call(place, "look_up", heard if is_hit else said(place, 7)) for _ in range(3)]
+    turns.append(Turn(f"It is {said(place, 4)}"))
+    return Played(turns, _chance(place, 0.02 * (place.step - 9) if is_hit else 0.7), stop="stop", is_hit=is_hit)
+
+
 def paid(place: Place) -> Played:
     """From step 5 on ever more rollouts close the shop: it then counts as sold out, and what is delivered falls."""
     is_hit = place.random.random() < 0.1 * max(place.step - 4, 0) / 2
@@ -155,8 +164,10 @@ def other_tasks(place: Place) -> Played:
     return Played(turns, float(has_won), task=f"building {1 + is_late}, room {place.step}.{place.group}")
 
 
-def _fault(name: str, planted: str, expected: str | None, script: Callable[[Place], Played]) -> Fault:
-    return Fault(name, planted, expected, partial(generated, script, _SHAPE))
+def _fault(
+    name: str, planted: str, expected: str | None, script: Callable[[Place], Played], shape: Shape = _SHAPE
+) -> Fault:
+    return Fault(name, planted, expected, partial(generated, script, shape))
 
 
 FAULTS: tuple[Fault, ...] = (
@@ -166,6 +177,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("failing observation: one host", "The same page from one of four hosts", "new_observation", out_of_service),
     _fault("failing observation: empty", "A tool whose answers are empty", "new_observation", silent),
     _fault("failing observation: stale", "A page that does not change", "new_observation", stale),
+    _fault("failing observation: wears off", "A catalogue that knows nothing, and ever less need of it",
+           "new_observation", emptied, replace(_SHAPE, steps=32)),
     _fault("failing observation: paid", "An observation that is paid, and after which nothing is delivered",
            "hacking", paid),
     _fault("healthy observation: errors", "Healthy: observations that are errors, rare ones, and those of new tasks",

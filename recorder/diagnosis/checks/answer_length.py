@@ -219,6 +219,7 @@ def _check_length(run: Run) -> Outcome:
         measure="tokens per turn",
         is_setup=is_alone,
         is_loss=follow and bonus is None,
+        explains=("hacking",),  # growth that nothing pays for comes with hacking, and does not cause it
     )
 
 

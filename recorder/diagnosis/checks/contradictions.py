@@ -177,7 +177,7 @@ def _check_inconsistent(run: Run) -> Outcome:
             exactly(rows.id[is_known][differing]),
         )
     odd = np.logical_or.reduce(list(odd_of.values()))
-    share = float(odd.sum() / compared.sum())
+    counts = [len(np.unique(completion[some])) for some in (odd, compared)]
     name = max(odd_of, key=lambda name: int(odd_of[name].sum()))
     place = np.flatnonzero(is_known)[np.flatnonzero(odd & (completion == completion[np.flatnonzero(odd_of[name])[0]]))]
     paid = np.unique(rows.values[name][place][np.isfinite(rows.values[name][place])])
@@ -187,8 +187,8 @@ def _check_inconsistent(run: Run) -> Outcome:
     )
     return Card(
         id="inconsistent",
-        title=f"{listed(sorted(odd_of))} score{'s' if len(odd_of) == 1 else ''} the same completion differently in "
-        f"{percent(share)} of cases",
+        title=f"{listed(sorted(odd_of))} score{'s' if len(odd_of) == 1 else ''} the same completion differently: "
+        f"{counts[0]:,} of {counts[1]:,} that occur more than once",
         cost=lost,
         evidence=(
             sentence,

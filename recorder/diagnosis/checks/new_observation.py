@@ -81,8 +81,9 @@ def _check(run: Run) -> Outcome:
         )
     worst = max(costly, key=lambda heard: heard.cost * heard.affected.sum())
     alike = [heard for heard in costly if abs(heard.since - worst.since) <= _NEAR]
-    whole = worst._replace(affected=np.logical_or.reduce([heard.affected for heard in alike]))
-    return _card(run, _weigh_cost(run, whole, begun, tasks, lost) or worst, alike, limit, outcome)
+    together = worst._replace(affected=np.logical_or.reduce([heard.affected for heard in alike]))
+    whole = _weigh_cost(run, together, begun, tasks, lost)
+    return _card(run, whole or worst, alike if whole else [worst], limit, outcome)
 
 
 def _find_begun(
@@ -185,7 +186,8 @@ def _find_unchanging(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int
 def _weigh_cost(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None, lost: Floats) -> _Heard | None:
     """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where
     groups are all or mostly of one kind, more than the same tasks before (than all before, if no task recurs and all
-    lose more since); else None.
+    lose more since); else None. All of its rollouts tell if that is chance; the cost is that of those of the last
+    steps, as its share is.
     """
     is_last = run.all.step >= run.rows.steps[0]
     has_observation = heard.affected
@@ -202,8 +204,10 @@ def _weigh_cost(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | 
             among &= np.isin(task, np.unique(task[has_observation & late])) & (task >= 0)
         elif not _is_sure(compare(lost, late, run.all.group)):
             return None
-        loss = compare(np.where(among, lost, np.nan), late, run.all.group, task)
-    if loss is None or not _is_sure(loss):
+        whole = compare(np.where(among, lost, np.nan), late, run.all.group, task)
+        among &= is_last | ~late
+        loss = compare(np.where(among, lost, np.nan), late, run.all.group, task) if _is_sure(whole) else None
+    if loss is None or loss.value <= 0 or (within and not _is_sure(loss)):
         return None
     return heard._replace(cost=loss.value, within=within)
 

@@ -243,21 +243,24 @@ def _find_lost_form(run: Run, name: str) -> Card | None:
     if share <= limit or first is None or first <= run.all.steps[0]:
         return None
     before = float(np.nanmean(every[run.all.step < first]))
-    rest = compare(rows.reward - np.nan_to_num(rows.parts[name]), affected, rows.group, rows.group)
+    others_paid = rows.reward - np.nan_to_num(rows.parts[name])
+    others_paid = np.where(has_cause(rows, LossCause.WRONG_ANSWER), others_paid, np.nan)
+    rest = compare(others_paid, affected, rows.group, rows.group)
     if before > min(1 - _HAD, share / 2) or rest is None or rest.chance is None or rest.chance > contrast.SURER:
         return None
     if rest.value >= 0:
         return None
-    low = figure(float(levels(run.all.values[name])[0]))
-    paid = f"{figure(rest.chosen)} with {name} at {low}, {figure(rest.others)} to the others"
+    low, least = figure(float(levels(run.all.values[name])[0])), float(np.nanmin(run.all.values[name]))
+    paid = f"{figure(rest.chosen)} with {name} at {low}, {figure(rest.others)} to the others that end normally"
     return Card(
         id="lost_format",
-        title=f"{percent(share)} of rollouts lose a form: {name} is {low}, as for {percent(before)} before",
+        title=f"{percent(share)} of rollouts end normally and lack a form: {name} is {low}, as for {percent(before)} "
+        "before",
         cost=contrast.cost(run, affected),
         evidence=(f"Within groups, other functions pay {paid}.",),
         suggestion=f"Compare a rollout with {name} at {low} with one of its group that has the form: if its answer is "
         "right and is not read, the parser is too strict; if not, show the form in the prompt, or pay more for it.",
-        where=f"{links.rewards(name)}<={float(np.nanmin(run.all.values[name])) + SAME:.9g}",
+        where=f"cause:{LossCause.WRONG_ANSWER} {links.rewards(name)}<={least + SAME:.9g}",
         own=affected,
         **fields,
     )

@@ -399,6 +399,8 @@ def _judge_hacking(run: Run) -> Outcome:
         return Below(f"{moved}; {least}: {figure(falls[least].before)} to {figure(falls[least].after)}.")
     name = max(fallen, key=lambda name: fallen[name])
     fall, gain = falls[name], _rise_of_reward(run, name)
+    affected = run.rows.values[name] <= fall.after
+    where, clause = f"{links.rewards(name)}<={fall.after:.6g}", f"have {name} at {figure(fall.after)} or less"
     if name in light:
         how = "which has little weight"
         weight = figure(run.all.weights.get(name, 1.0))
@@ -407,6 +409,12 @@ def _judge_hacking(run: Run) -> Outcome:
         how = f"and {payer} rises instead"
         first, last = figure(gains[payer].before), figure(gains[payer].after)
         sentence = f"{payer} added {first} to the reward at first, and {last} at last."
+        if (payer_weight := run.rows.weights.get(payer, 1.0)) > 0:
+            # Some miss the outcome as before: those that get what is paid in its place are meant.
+            middle = (gains[payer].before + gains[payer].after) / 2 / payer_weight
+            affected &= run.rows.values[payer] >= middle
+            where += f" {links.rewards(payer)}>={middle:.6g}"
+            clause += f" and {payer} at {figure(middle)} or more"
     course = (
         f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: {name} "
         f"{figure(fall.before)} \u2192 {figure(fall.after)}, reward {figure(gain.before)} \u2192 "
@@ -419,10 +427,11 @@ def _judge_hacking(run: Run) -> Outcome:
         evidence=(course, sentence, f"The cost is in {name}: {figure(-fall.value)} less of it per rollout."),
         suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
         "weight, or fix the function that rewards them.",
-        where=f"{links.rewards(name)}<={fall.after:.6g}",
+        where=where,
         **below(run.all.by_step(run.all.values[name]), (fall.before + fall.after) / 2),
         is_loss=False,
-        share=float((run.rows.values[name] <= fall.after).mean()),
+        share=float(affected.mean()),
+        clause=clause,
         # If both functions count, the cards on length and on weights say better why one gives way to the other.
         explains=("length", "reward_parts") if name in light else (),
     )

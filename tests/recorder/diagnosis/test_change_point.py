@@ -97,7 +97,7 @@ def test_half_of_a_rise_is_half_of_what_came_beside_the_start() -> None:
 
 
 def test_a_creeping_share_says_since_when_half_of_the_rise_is_there() -> None:
-    assert said(above(ramp(0.6, 1), 0.05)) == "since step 32 (29\u201334), half of the rise since step 45"
+    assert said(above(ramp(0.6, 1), 0.05)) == "since step 32 (between 29 and 34), half of the rise since step 45"
 
 
 def test_a_jump_is_no_ramp() -> None:
@@ -107,7 +107,7 @@ def test_a_jump_is_no_ramp() -> None:
 
 def test_a_share_that_grows_from_above_the_limit_is_worse_since_it_grows() -> None:
     found = above(trend_of(*[0.2] * 30, *np.linspace(0.2, 0.9, 40), seed=2), 0.1)
-    assert said(found) == "worse since step 29 (26\u201332), half of the rise since step 48"
+    assert said(found) == "worse since step 29 (between 26 and 32), half of the rise since step 48"
 
 
 def test_a_figure_that_was_beyond_before_is_worse_since() -> None:
@@ -117,7 +117,7 @@ def test_a_figure_that_was_beyond_before_is_worse_since() -> None:
 
 def test_the_interval_is_shown_if_it_is_more_than_one_step() -> None:
     card = Card("mine", "", 0.0, (), "", "", trend=trend_of(0.0, 0.0, 0.2, 0.3), since_step=3, limit=0.1)
-    assert replace(card, since_range=(2, 4)).began == "since step 3 (2\u20134)"
+    assert replace(card, since_range=(2, 4)).began == "since step 3 (between 2 and 4)"
     assert replace(card, since_range=(3, 3)).began == card.began == "since step 3"
     assert replace(card, since_step=None).began == ""
 

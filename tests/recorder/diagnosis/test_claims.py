@@ -373,6 +373,11 @@ def scored_differently(case: Case, *_: str) -> tuple[str, ...]:
     return str(sum(map(len, same))), str(sum(map(len, odd)))
 
 
+def completions_scored_differently(case: Case, name: str, *_: str) -> tuple[str, ...]:
+    known, same = np.array(values(case.last, name)), sampled_same(case, name)
+    return name, str(sum(np.ptp(given) > 0.01 * np.ptp(known) for given in same)), str(len(same))
+
+
 def of_one_completion(case: Case, _count: str, name: str, *_: str) -> tuple[str, ...]:
     given = {(str(len(set(it))), name, figure(min(it)), figure(max(it))) for it in sampled_same(case, name)}
     return next(iter(it for it in given if it[0] == _count and it[2:] == _), ())
@@ -890,14 +895,17 @@ def prompt_changes(case: Case, step: str, text: str, *_: str) -> tuple[str, ...]
 
 def lost_form(case: Case, _: str, name: str, *__: str) -> tuple[str, ...]:
     low = min(values(case.run.rollouts, name))
-    lost = [percent(fmean(it == low for it in values(side, name))) for side in (case.last, sides(case)[0])]
+    lost = [
+        percent(fmean(values([it], name)[0] == low and not is_cut(it) for it in side))
+        for side in (case.last, sides(case)[0])
+    ]
     return lost[0], name, figure(low), lost[1]
 
 
 def paid_without(case: Case, _: str, name: str, *__: str) -> tuple[str, ...]:
     """Return what other functions pay within groups, each weighted by what it tells."""
     low, sums, whole = min(values(case.run.rollouts, name)), [0.0, 0.0], 0.0
-    for group in case.groups:
+    for group in ([it for it in some if not is_cut(it)] for some in case.groups):
         rest = {
             side: [(reward(it) or 0.0) - parts(it)[name] for it in group if (values([it], name)[0] == low) is side]
             for side in (True, False)
@@ -1061,7 +1069,7 @@ def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
     pairs = [[[it for it in group if of[id(it)] is side] for side in (True, False)] for group in case.groups]
     if not among.startswith("others"):
         since, quoted = case.card.since_step or 0, "".join(re.findall("\u201c(.*)\u201d", case.card.title))
-        heard = tasks(it for it in case.run.rollouts if it.step >= since and hears(it, quoted))
+        heard = tasks(it for it in case.last if hears(it, quoted))
         before = tasks(it for it in case.run.rollouts if it.step < since)
         pairs = [[mine, before.get(name, [])] for name, mine in heard.items()]
     sums, whole = 0.0, 0.0
@@ -1070,6 +1078,7 @@ def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
             weight = len(mine) * len(others) / (len(mine) + len(others))
             sums += weight * (fmean(short(case, it) for it in mine) - fmean(short(case, it) for it in others))
             whole += weight
+    assert case.card.cost == pytest.approx(fmean(of.values()) * sums / whole), "of the same rollouts"
     return figure(sums / whole), among
 
 
@@ -1250,9 +1259,7 @@ COUNTS: dict[str, Count] = {
         name, percent(fmean(abs(heard(it) - values([it], name)[0]) > 0.5 for it in c.last)),
     ),
     "# rollouts were compared.": lambda c, _: (str(len(c.last)),),
-    "# scores the same completion differently in # of cases": lambda c, name, _: (
-        name, ratio(*reversed(scored_differently(c))),
-    ),
+    "# scores the same completion differently: # of # that occur more than once": completions_scored_differently,
     "# rollouts have a duplicate (same prompt, task and completion tokens); for # of them the values differ.": (
         scored_differently
     ),
@@ -1460,8 +1467,8 @@ COUNTS: dict[str, Count] = {
     "Mean reward: empty #, others #.": lambda c, *_: tuple(
         means(rewards(it for it in c.last if is_silent(it) is side)) for side in (True, False)
     ),
-    "# of rollouts lose a form: # is #, as for # before": lost_form,
-    "Within groups, other functions pay # with # at #, # to the others.": paid_without,
+    "# of rollouts end normally and lack a form: # is #, as for # before": lost_form,
+    "Within groups, other functions pay # with # at #, # to the others that end normally.": paid_without,
     "By families of tasks: # of the rollouts in @, # elsewhere.": in_families,
     "Answers follow what # pays for length, and nothing else gets better": follows_bonus,
     "# adds # more to the reward than at first.": lambda c, name, _: (

@@ -7,6 +7,9 @@ import pytest
 
 from logs_ui.recorder.diagnosis import Card, diagnose_rows
 from logs_ui.recorder.diagnosis.checks.growing_answers import is_penalty
+from tests.faults.columns import diagnosed
+from tests.faults.growing import plans_without_moves
+from tests.faults.scripts import Shape, generated
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
 COUNT, STEPS = 960, 40
@@ -67,6 +70,17 @@ def test_answers_that_grow_into_the_limit_get_one_advice() -> None:
     assert "may be chance" not in growth.evidence[0]  # right answers go from a half to a quarter
     assert growth.suggestion == "Add a penalty of length that right answers of usual length do not pay."
     assert cut.suggestion.startswith("Stop answers from growing first")
+
+
+def test_what_is_learned_in_place_of_the_outcome_stands_above_the_growth_that_comes_with_it() -> None:
+    run = generated(plans_without_moves, Shape(steps=32, groups=8, tasks=0))
+    report = diagnosed(run).report
+    assert [it.id for it in report.cards][:2] == ["hacking", "length"]
+    assert not any(it.explains for it in report.cards[:2]), "answers grew first, and by little"
+    assert report.steps is not None
+    hits = [it.is_hit for it in run.rollouts if it.step >= report.steps[0]]
+    assert report.cards[0].share == np.mean(hits)
+    assert report.cards[0].extent.startswith(f"{np.mean(hits):.0%} of rollouts have won at 0.")
 
 
 @pytest.mark.parametrize(("config", "said"), [

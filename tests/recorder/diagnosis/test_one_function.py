@@ -104,7 +104,7 @@ def test_a_new_value_of_a_graded_function_says_where_it_is() -> None:
     rows = rows_of(COUNT, steps=20, reward=JUDGED, parts={"judge": JUDGED})
     report = diagnose_rows(rows, read_labels=lambda some: {"metadata.host": [hosts[it - 1] for it in some.id]})
     found = card(report, "new_value")
-    assert (found.began, report.verdict.id) == ("since step 11 (11\u201312)", "setup")
+    assert (found.began, report.verdict.id) == ("since step 11 (between 11 and 12)", "setup")
     assert found.evidence[-1] == "By metadata.host: 100% of the rollouts in gpu-1, 0% elsewhere."
 
 

@@ -78,6 +78,34 @@ def test_a_reward_that_falls_is_worse_whatever_some_rollouts_reach() -> None:
     assert ", solved (of the 10% that can count) " in said
 
 
+PARTIAL = np.where(NOISE > 0.93, 1.0, 0.1 + 0.3 * NOISE)
+"""Tests that pass: all of them for one rollout in fourteen, at first and at last."""
+MORE = PARTIAL + np.where(NOISE > 0.93, 0.0, 0.4 * PLACE / COUNT)
+STYLE, RISING_STYLE = (0.4 * DICE.uniform(size=COUNT) + 0.4 * rise * PLACE / COUNT for rise in (0, 1))
+
+
+@pytest.mark.parametrize(("parts", "name", "said"), [
+    ({"tests_pass": MORE}, "improving", "Healthy, improving: mean tests_pass 0.3"),
+    ({"tests_pass": MORE, "style": STYLE}, "improving", "Healthy, improving: mean tests_pass 0.3"),
+    ({"tests_pass": PARTIAL, "style": STYLE}, "level", "No cause found; no clear change: solved 7%"),
+    ({"tests_pass": PARTIAL, "style": RISING_STYLE}, "level", "No cause found; no clear change: solved 7%"),
+])  # fmt: skip
+def test_a_graded_outcome_that_rises_below_its_threshold_is_improving(parts: Any, name: str, said: str) -> None:
+    found = verdict(reward=sum(parts.values()), parts=parts)
+    assert found[0] == name
+    assert found[1].startswith(said)
+    assert " solved 7% \u2192 6%" in found[1]
+    assert found[1].endswith(", while the reward rises") == (parts.get("style") is RISING_STYLE)
+
+
+def test_the_tasks_of_both_are_counted_where_they_are_not_nearly_all() -> None:
+    tasks = np.where(PLACE < COUNT // 2, PLACE // 4 % 20, PLACE // 4 % 20 + 8)  # 12 of each 20
+    assert (
+        "(steps 1\u201310 against 11\u201320, at the 12 of 20 tasks that both have, weighted alike)"
+        in verdict(reward=NOISE < 0.7, task=[f"task {it}" for it in tasks])[1]
+    )
+
+
 def test_easier_tasks_in_place_of_others_are_no_improvement() -> None:
     late = PLACE >= COUNT // 2
     reward, task = np.where(late, 0.8, 0.3) > NOISE, np.where(late, 4, 0) + PLACE // 4 % 4
@@ -121,6 +149,18 @@ def test_a_finding_whose_share_falls_does_not_make_a_run_sick_that_improves() ->
     report = diagnose_rows(rows_of(COUNT, steps=20, reward=rising, stop_reason=stops))
     assert [it.id for it in report.cards] == ["turn_limit"]
     assert report.verdict.id == "improving"
+
+
+@pytest.mark.parametrize(("gain", "name"), [(0.4, "improving"), (0.0, "fault")])
+def test_a_judge_with_noise_is_no_fault_of_a_run_that_improves(gain: float, name: str) -> None:
+    """In the last five steps every group has one answer twice, and its two scores differ."""
+    twice = np.where((PLACE % 4 < 2) & (PLACE >= 480), PLACE // 4, 1000 + PLACE)
+    score = 0.3 + gain * PLACE / COUNT + 0.2 * NOISE
+    report = diagnose_rows(
+        rows_of(COUNT, steps=20, reward=score, parts={"judge": score}, prompt_key=PLACE // 4, completion_key=twice)
+    )
+    assert [it.id for it in report.cards] == ["inconsistent"]
+    assert report.verdict.id == name
 
 
 @pytest.mark.parametrize(("grows", "harm", "name"), [(0.0, 0.0, "improving"), (0.5, 0.0, "fault"), (0.0, 0.8, "fault")])
