@@ -734,11 +734,25 @@ def lose_most(case: Case, text: str, *elsewhere: str) -> tuple[str, ...]:
 
 
 def of_machine(case: Case, column: str, text: str, *steps: str) -> tuple[str, ...]:
-    """Return the mean rewards of machines and of others of their groups, in the last steps, or before a step."""
+    """Return the mean rewards of machines and of others, in the last steps, or before a step: of others of their
+    groups, or of other groups of the same families.
+    """
     names = set(re.split(", | and ", text))
     chosen = case.steps(1, int(steps[0]) - 1) if steps else case.last
     mine, others = ([it for it in chosen if (it.metadata[column] in names) is side] for side in (True, False))
-    return compared(case, "reward", mine, others, lambda it: (it.step, it.group))
+    is_of_families = "of these families" in case.card.title
+    return compared(case, "reward", mine, others, kind_of if is_of_families else lambda it: (it.step, it.group))
+
+
+def always(case: Case, name: str, _value: str, since: str, _mean: str) -> tuple[str, ...]:
+    """Return what a function gives the card's machines since a step, and others in the last steps."""
+    column, names = machine_of(case)
+    there = set(re.split(", | and ", names))
+    mine = [it for it in case.steps(since, case.last[-1].step) if it.metadata[column] in there]
+    kinds = " or ".join({figure(it) for it in values(mine, name)})
+    before = [it for it in case.steps(int(since) - 1, int(since) - 1) if it.metadata[column] in there]
+    assert since == "1" or not before or {figure(it) for it in values(before, name)} != {kinds}
+    return name, kinds, since, means(values((it for it in case.last if it.metadata[column] not in there), name))
 
 
 def machine_of(case: Case) -> list[str]:
@@ -788,10 +802,16 @@ def kind_of(it: Rollout) -> str:
     return it.metadata.get("kind") or task(it).partition("/")[0]
 
 
+def place_in(text: str) -> Callable[[Rollout], str]:
+    """Return what names the place of a rollout: a column's value if the text names one, else a family."""
+    name = "".join(re.findall(r"metadata\.(\S+)", text)[:1])
+    return (lambda it: f"metadata.{name} {it.metadata[name]}") if name else (lambda it: f"{kind_of(it)}/")
+
+
 def constant_in(case: Case, name: str, _: str, places: str) -> tuple[str, str, str]:
-    kinds = dict.fromkeys(kind_of(it) for it in case.run.rollouts if it.is_hit)
-    mine = [it for it in case.last if kind_of(it) in kinds]
-    said = {f"metadata.kind {kind}": "" for kind in kinds} if "metadata" in places else {f"{it}/": "" for it in kinds}
+    key = place_in(places)
+    said = dict.fromkeys((key(it) for it in case.run.rollouts if it.is_hit), "")
+    mine = [it for it in case.last if key(it) in said]
     return name, " or ".join({figure(it) for it in values(mine, name)}), recounted(places, {it: it for it in said})
 
 
@@ -800,8 +820,9 @@ def told_apart(case: Case, *groups: str) -> tuple[str, ...]:
     are since.
     """
     name, first = case.card.title.split()[0], case.card.since_step or 0
-    kinds = {kind_of(it) for it in case.run.rollouts if it.is_hit or "rollout of" not in case.card.title}
-    mine = [it for it in case.run.rollouts if kind_of(it) in kinds]
+    key = place_in(case.card.title)
+    kinds = {key(it) for it in case.run.rollouts if it.is_hit or "rollout of" not in case.card.title}
+    mine = [it for it in case.run.rollouts if key(it) in kinds]
     usual = None if "depend" in case.card.title else values(mine, name)[-1]
     told = [
         (group[0].step < first, any(it != (given[0] if usual is None else usual) for it in given))
@@ -1480,9 +1501,14 @@ COUNTS: dict[str, Count] = {
         )
     )[:3],
     "By metadata.#, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most_by,
-    "In metadata.# @ the mean reward is #; that of other rollouts of these groups is #": lambda c, column, names, *_: (
-        column, names, *of_machine(c, column, names),
+    "In metadata.# @ the mean reward is #; that of other {rollouts of these groups|groups of these families} is #": (
+        lambda c, column, names, *_: (column, names, *of_machine(c, column, names))
     ),
+    "In metadata.# @ the mean reward is # (# always #); that of other {rollouts of these groups|groups of these "
+    "families} is #": lambda c, column, names, _, name, value, __: (
+        column, names, *(it := of_machine(c, column, names))[:1], name, value, *it[1:],
+    ),
+    "# is # for all rollouts from there since step #; of others it is # on average in the last steps.": always,
     "Before step # it was #, of others #.": lambda c, step, *_: (step, *of_machine(c, *machine_of(c), step)),
     "# of # rollouts are from there.": lambda c, *_: (
         str(sum(it.metadata[machine_of(c)[0]] in re.split(", | and ", machine_of(c)[1]) for it in c.last)),
