@@ -1557,9 +1557,34 @@ def lacks_reference(it: Rollout) -> bool:
 
 def in_form(case: Case) -> list[Rollout]:
     """Return the rollouts with a right answer in the form that the card names."""
+    if " count in " in case.card.title:
+        return [it for it in case.last if it.is_hit and given(it) == right(it)]
     forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d"}
     form = next(pattern for name, pattern in forms.items() if name in case.card.title)
     return [it for it in case.last if given(it) == right(it) and re.search(form, written(it))]
+
+
+def inside(case: Case, place: str) -> list[list[Rollout]]:
+    """Return the groups of a value of a column, or of a family."""
+    return [it for it in case.groups if place_in(place)(it[0]) == place]
+
+
+def refused_in(case: Case, _right: str, _all: str, place: str) -> tuple[str, ...]:
+    mine = [it for group in inside(case, place) for it in group if given(it) == right(it)]
+    return str(sum(map(case.solved, mine))), str(len(mine)), place
+
+
+def most_frequent(groups: list[list[Rollout]]) -> list[tuple[str, str]]:
+    """Return the answer that more rollouts of a group give than any other, and the reference."""
+    ranked = [(Counter(map(given, group)).most_common(2), right(group[0])) for group in groups]
+    return [(it[0][0], of) for it, of in ranked if len(it) < 2 or it[0][1] > it[1][1]]
+
+
+def mistaken(case: Case, place: str, *_: str) -> tuple[str, ...]:
+    """Return of how many groups of a place, and of others, the most frequent answer is not the reference."""
+    mine = inside(case, place)
+    sides = [most_frequent(mine), most_frequent([group for group in case.groups if group not in mine])]
+    return place, *(str(it) for side in sides for it in (sum(a != b for a, b in side), len(side)))
 
 
 def counted(case: Case, *groups: str) -> tuple[str, ...]:
@@ -1610,6 +1635,9 @@ def swapped_groups(case: Case, *_: str) -> tuple[str, str, str]:
 
 
 def swapped_examples(case: Case, text: str) -> tuple[str]:
+    if "most frequent answer" in case.card.title:
+        pairs_of = most_frequent(inside(case, case.card.title[len("In ") :].partition(" the most")[0]))
+        return (listed(list(dict.fromkeys(f"{a} (not {b})" for a, b in pairs_of if a != b))),)
     pairs = {(most_given(it), right(it[0])) for it in unanswered(case)}
     shown = re.findall(r"(\w+) \(not (\w+)\)", text)
     return (text if len(shown) == 3 and pairs >= {(valued(a), valued(b)) for a, b in shown} else str(pairs),)
@@ -1655,6 +1683,11 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if not lacks_reference(it))),
     ),
     "# of # right answers count where the answer @": counted,
+    "# of # right answers count in @": refused_in,
+    "Of the right answers elsewhere, # count.": lambda c, _: (
+        percent(fmean(c.solved(it) for it in c.last if given(it) == right(it) and not it.is_hit)),
+    ),
+    "In @ the most frequent answer of # of # groups is not the reference; elsewhere of # of #": mistaken,
     "Such answers: @[.]": lambda c, shown, *_: (
         recounted(shown, {it: it for it in dict.fromkeys(map(written, in_form(c)))}), *_[:1],
     ),
