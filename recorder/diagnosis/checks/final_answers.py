@@ -34,6 +34,8 @@ _AGREE = 0.5  # of the rollouts of a group give one answer; of such groups, it i
 _HARDLY = 0.05  # of the groups of a place give most often their reference [ours]
 _CHANCE = 0.01  # that so many groups agree on the reference of another task, or so few give theirs [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
+_READ_FORM = "Let the reward function read this form, or ask for another one in the prompt."
+_COMPARE = "Look at what the reward function needs there, and at how it compares answers."
 _NUMBER = re.compile(r"-?\d+(/\d+)?")
 
 
@@ -102,12 +104,13 @@ def _check(run: Run) -> Outcome:
     name = answers.name
     if len(answers.answer) < _ENOUGH or len(references) < _DISTINCT:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
+    places = _list_places(run, answers)
     card_of_answers = (
-        _find_refused_form(run, answers)
+        _find_refused(run, answers, _list_forms(answers), "that are written otherwise", _READ_FORM)
         or _find_contradicted(run, answers, references)
-        or _find_refused_place(run, answers)
+        or _find_refused(run, answers, [(f"in {name}", of) for name, of in places], "elsewhere", _COMPARE)
         or _find_shuffled(run, answers)
-        or _find_wrong_references(run, answers)
+        or _find_wrong_references(run, answers, places)
     )
     equal = percent(float(answers.equal.mean()))
     calm = f"Of {len(answers.answer):,} final answers that were read, {equal} equal their reference ({name})."
@@ -147,6 +150,13 @@ def _lack_reference(run: Run, rows: Rows, references: Sequence[str | None]) -> B
     return lacks & success.countable(rows) & (np.logical_or.reduce(deciding) if of_functions else True)
 
 
+def _list_forms(answers: _Answers) -> list[tuple[str, Bools]]:
+    """Return the ways in which enough of the right answers are written, with (M) True for the answers of each."""
+    kinds = np.array([kind_of(text) for text in answers.written], object)
+    forms = [(f"where the answer {kind}", np.asarray(kinds == kind, bool)) for kind in dict.fromkeys(kinds)]
+    return [(name, of) for name, of in forms if (answers.equal & of).sum() >= _FORM * answers.equal.sum()]
+
+
 def _list_places(run: Run, answers: _Answers) -> list[tuple[str, Bools]]:
     """Return the evals, families of tasks and values of columns, with (M) True for the answers of each."""
     is_read = np.isin(run.all.id, answers.rows.id)
@@ -154,47 +164,32 @@ def _list_places(run: Run, answers: _Answers) -> list[tuple[str, Bools]]:
     return [(names[code], codes == code) for names, codes in parts for code in np.unique(codes).tolist() if code >= 0]
 
 
-def _find_refused_form(run: Run, answers: _Answers) -> Card | None:
-    """Return the card if right answers that are written in one way never count, and most others do."""
-    kinds = [kind_of(text) for text in answers.written]
-    for kind in dict.fromkeys(kinds):
-        is_kind = np.array([answer_kind == kind for answer_kind in kinds], bool)
-        often = (answers.equal & is_kind).sum() >= _FORM * answers.equal.sum()
-        card = _find_refused(run, answers, is_kind, f"where the answer {kind}", "that are written otherwise")
-        if often and card is not None:
-            return card
+def _find_refused(
+    run: Run, answers: _Answers, parts: list[tuple[str, Bools]], otherwise: str, suggestion: str
+) -> Card | None:
+    """Return the card if the right answers of one of these parts never count, and most others do."""
+    for where, of in parts:
+        mine, others = answers.equal & of, answers.equal & ~of
+        groups = min(len(np.unique(answers.rows.group[side])) for side in (mine, others))
+        if groups < _ENOUGH or answers.solved[mine].mean() > _COUNT:
+            continue
+        if (counted := float(answers.solved[others].mean())) >= _OTHERS:
+            examples = dict.fromkeys(text for text, is_one in zip(answers.written, mine, strict=True) if is_one)
+            return Card(
+                id="final_answers",
+                title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count {where}",
+                cost=contrast.spread(run) * float((mine & ~answers.solved).mean()),
+                evidence=(
+                    _read_said(answers),
+                    f"Such answers: {listed(list(examples))}.",
+                    f"Of the right answers {otherwise}, {percent(counted)} count.",
+                ),
+                suggestion=suggestion,
+                **_extent(run, answers, mine),
+                is_setup=True,
+                is_loss=False,
+            )
     return None
-
-
-def _find_refused_place(run: Run, answers: _Answers) -> Card | None:
-    """Return the card if right answers of one place never count, and most others do."""
-    cards = (_find_refused(run, answers, of, f"in {name}", "elsewhere") for name, of in _list_places(run, answers))
-    return max(filter(None, cards), key=lambda card: card.cost or 0.0, default=None)
-
-
-def _find_refused(run: Run, answers: _Answers, chosen: Bools, where: str, otherwise: str) -> Card | None:
-    """Return the card if the right ones of (M) `chosen` answers never count, and most others do."""
-    mine, others = answers.equal & chosen, answers.equal & ~chosen
-    groups = min(len(np.unique(answers.rows.group[of])) for of in (mine, others))
-    if groups < _ENOUGH or answers.solved[mine].mean() > _COUNT or answers.solved[others].mean() < _OTHERS:
-        return None
-    examples = dict.fromkeys(text for text, is_one in zip(answers.written, mine, strict=True) if is_one)
-    return Card(
-        id="final_answers",
-        title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count {where}",
-        cost=contrast.spread(run) * float((mine & ~answers.solved).mean()),
-        evidence=(
-            _read_said(answers),
-            f"Such answers: {listed(list(examples))}.",
-            f"Of the right answers {otherwise}, {percent(float(answers.solved[others].mean()))} count.",
-        ),
-        suggestion="Look at what the reward function needs there, and at how it compares answers."
-        if otherwise == "elsewhere"
-        else "Let the reward function read this form, or ask for another one in the prompt.",
-        **_extent(run, answers, mine),
-        is_setup=True,
-        is_loss=False,
-    )
 
 
 def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
@@ -309,7 +304,7 @@ def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
     )
 
 
-def _find_wrong_references(run: Run, answers: _Answers) -> Card | None:
+def _find_wrong_references(run: Run, answers: _Answers, places: list[tuple[str, Bools]]) -> Card | None:
     """Return the card if the most frequent answer of a group is hardly ever the reference in one place, and nearly
     always elsewhere.
     """
@@ -317,7 +312,6 @@ def _find_wrong_references(run: Run, answers: _Answers) -> Card | None:
     most, first = _find_most_frequent(answers, group), np.unique(group, return_index=True)[1]
     answer = {number: text for number, (text, _) in most.items()}
     reference = {number: answers.reference[first[number]] for number in most}
-    places, findings = _list_places(run, answers), list[tuple[int, str, list[int], list[int]]]()
     for name, of in places:
         mine, others = ([number for number in most if of[first[number]] == side] for side in (True, False))
         hits, others_hits = (sum(answer[number] == reference[number] for number in side) for side in (mine, others))
@@ -330,30 +324,23 @@ def _find_wrong_references(run: Run, answers: _Answers) -> Card | None:
         if 2 * min(len(said), len(given)) > len(mine):
             agreeing = sum(most[number][1] for number in mine)
             share = others_hits / len(others) if agreeing >= _OTHERS * len(np.unique(group[of])) else 0.0
-        if (1 - _tail(hits + 1, len(mine), share)) * len(places) <= _CHANCE:
-            findings.append((len(mine), name, mine, others))
-    if not findings:
-        return None
-    _, name, mine, others = max(findings)
-    wrong, wrong_others = (
-        [number for number in side if answer[number] != reference[number]] for side in (mine, others)
-    )
-    affected, pairs = np.isin(group, wrong), dict.fromkeys(f"{answer[of]} (not {reference[of]})" for of in wrong)
-    return Card(
-        id="final_answers",
-        title=f"In {name} the most frequent answer of {len(wrong):,} of {len(mine):,} groups is not the reference; "
-        f"elsewhere of {len(wrong_others):,} of {len(others):,}",
-        cost=contrast.spread(run) * float(affected.mean()),
-        evidence=(
-            _read_said(answers),
-            f"Answers of these groups: {listed(list(pairs))}.",
-        ),
-        suggestion="Verify these references by hand first: the model may be right, and they may be shifted, inverted "
-        "or in another unit.",
-        **_extent(run, answers, affected),
-        is_setup=True,
-        is_loss=False,
-    )  # fmt: skip
+        if (1 - _tail(hits + 1, len(mine), share)) * len(places) > _CHANCE:
+            continue
+        wrong = [number for number in mine if answer[number] != reference[number]]
+        affected, pairs = np.isin(group, wrong), dict.fromkeys(f"{answer[of]} (not {reference[of]})" for of in wrong)
+        return Card(
+            id="final_answers",
+            title=f"In {name} the most frequent answer of {len(wrong):,} of {len(mine):,} groups is not the "
+            f"reference; elsewhere of {len(others) - others_hits:,} of {len(others):,}",
+            cost=contrast.spread(run) * float(affected.mean()),
+            evidence=(_read_said(answers), f"Answers of these groups: {listed(list(pairs))}."),
+            suggestion="Verify these references by hand first: the model may be right, and they may be shifted, "
+            "inverted or in another unit.",
+            **_extent(run, answers, affected),
+            is_setup=True,
+            is_loss=False,
+        )
+    return None
 
 
 def _tail(hits: int, of: int, share: float) -> float:

@@ -90,7 +90,9 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     place = strata if strata is every.group else np.searchsorted(every.steps, every.step)
     others = means(place, np.where(there, np.nan, every.reward), int(place.max()) + 1)[place]
     fields = below(every.by_step(np.where(there, every.reward - others, np.nan)), -least)
-    constant = [entry for name in rows.values if (entry := _find_constant(run, name, own, there)) is not None]
+    found = (_find_constant(run, name, own, there) for name in rows.values)
+    last = (fields["since_range"] or (0, fields["since_step"] or every.steps[-1]))[1]
+    constant = [entry for entry in found if entry is not None and entry[-1] <= last]
     if constant:  # that tells better when it began: the others may rise
         fields |= {"since_step": min(since for *_, since in constant), "since_range": None}
     first, sentences = fields["since_step"], list[str]()
@@ -124,15 +126,15 @@ def _find_constant(run: Run, name: str, own: Bools, there: Bools) -> tuple[str, 
     """Return name and value of a reward function that gives all last rollouts there one value, its mean over others,
     which is more beyond chance, and since when it does; else None. `there`: (A) True for those of all steps.
     """
-    rows, every = run.rows, run.all
-    values, of = rows.values[name], own & np.isfinite(rows.values[name])
-    difference = compare(values, own, rows.group)
-    if of.sum() < _ROLLOUTS or extent(values[of]) > SAME or difference is None or difference.value >= 0:
+    every, values, of = run.all, run.rows.values[name], own & np.isfinite(run.rows.values[name])
+    difference = compare(run.rows.parts[name], own, run.rows.group)
+    if difference is None or difference.chance is None or difference.chance > SURER or difference.value >= 0:
+        return None
+    if of.sum() < _ROLLOUTS or extent(values[of]) > SAME:
         return None
     value, others = float(values[of][0]), float(np.nanmean(values[~own]))
     before = every.step[there & (np.abs(every.values[name] - value) > SAME)].max(initial=-1)
-    since = int(every.steps[every.steps > before][0])
-    return (name, figure(value), figure(others), since) if (difference.chance or 0.0) <= SURER else None
+    return name, figure(value), figure(others), int(every.steps[every.steps > before][0])
 
 
 DIAGNOSTIC = check(
