@@ -23,7 +23,7 @@ _TABLE = {
     "new_observation": "worse_place parse_failures loops never_solved turn_limit never_acted forgotten dead_groups",
     "invalid_reward": f"worse_place new_value never_matches task_mix proxy length {_REWARDS} {_RESULTS}",
     "new_value": "",
-    "worse_place": _BEHAVIOUR,
+    "worse_place": f"final_answers constant_function {_BEHAVIOUR}",
     "wiring": f"task_mix {_BEHAVIOUR}",
     "first_prompt": f"unseeded {_BEHAVIOUR}",
     "unseeded": "",

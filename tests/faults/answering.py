@@ -81,6 +81,19 @@ def refused_prices(place: Place) -> Played:
     return _played(place, _tagged(place, given), price, float(given == price), is_hit=is_hit)
 
 
+# --- Right answers of one place that do not count
+
+
+def uncounted_language(place: Place) -> Played:
+    """Right answers to an eighth of the tasks, those in Greek, do not count."""
+    is_right, is_hit = _chance(place, 0.6, 0.8), place.task % 8 == 3
+    given = _name(place.task) if is_right else _name(place.task + place.random.randrange(1, 9))
+    reward = float(given == _name(place.task) and not is_hit)
+    return _played(
+        place, _lined(place, given), _name(place.task), reward, is_hit=is_hit, language="Greek" if is_hit else "Latin"
+    )
+
+
 # --- References in another order
 
 
@@ -113,7 +126,7 @@ def all_shuffled(place: Place) -> Played:
 # --- References that are wrong
 
 
-def _wrong(place: Place, true: str, written: str, write: Callable[[Place, str], Turn]) -> Played:
+def _miswritten(place: Place, true: str, written: str, write: Callable[[Place, str], Turn]) -> Played:
     is_hit = place.task % 5 == 2
     given = true if _chance(place, 0.7, 0.8) else str(place.random.randrange(900))
     reference = written if is_hit else true
@@ -121,15 +134,56 @@ def _wrong(place: Place, true: str, written: str, write: Callable[[Place, str], 
 
 
 def hundredfold(place: Place) -> Played:
-    return _wrong(place, _number(place.task), str(100 * int(_number(place.task))), _boxed)
+    return _miswritten(place, _number(place.task), str(100 * int(_number(place.task))), _boxed)
 
 
 def off_by_one(place: Place) -> Played:
-    return _wrong(place, _number(place.task), str(int(_number(place.task)) - 1), _tagged)
+    return _miswritten(place, _number(place.task), str(int(_number(place.task)) - 1), _tagged)
 
 
 def of_another_edition(place: Place) -> Played:
-    return _wrong(place, _name(place.task), f"{WORDS[place.task % 9]} of {place.task}", _tagged)
+    return _miswritten(place, _name(place.task), f"{WORDS[place.task % 9]} of {place.task}", _tagged)
+
+
+# --- References of one place that are wrong: the answers agree, and not with them
+
+_FEELINGS = ("glad", "calm", "sad")
+
+
+def _felt(place: Place, given: int, written: int, *, is_hit: bool = False) -> Played:
+    """A text of a feeling: a third are tweets."""
+    answers = [_FEELINGS[number % 3] for number in (given, written)]
+    more = {"answer": answers[1], "corpus": "letters" if place.task % 3 else "tweets"}
+    return Played(
+        [_tagged(place, answers[0])], parts={"correct": float(answers[0] == answers[1])}, stop="stop",
+        task=f"text {place.step}-{place.group}", metadata=more, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def turned_labels(place: Place) -> Played:
+    """The labels of tweets are those of the next feeling."""
+    true, is_hit = place.task * 7 % 11 % 3, place.task % 3 == 0
+    given = true if _chance(place, 0.7, 0.8) else true + place.random.randrange(1, 3)
+    return _felt(place, given, true + is_hit, is_hit=is_hit)
+
+
+def in_cents(place: Place) -> Played:
+    """The references of invoices, a fourth of the tasks, are in cents, and none comes again."""
+    is_hit, number = place.task % 4 == 1, 17 + 13 * (8 * place.step + place.group)
+    given = number if _chance(place, 0.65, 0.8) else place.random.randrange(900)
+    reference = number * 100 if is_hit else number
+    return Played(
+        [_boxed(place, str(given))], parts={"correct": float(given == reference)}, stop="stop",
+        task=f"{'invoice' if is_hit else 'timetable'}/{place.step}-{place.group}", metadata={"answer": str(reference)},
+        is_hit=is_hit,
+    )  # fmt: skip
+
+
+def hard_tweets(place: Place) -> Played:
+    """Most answers to tweets are wrong, and mostly glad."""
+    true, is_hard = place.task * 7 % 11 % 3, place.task % 3 == 0
+    right = _chance(place, 0.2, 0.3) if is_hard else _chance(place, 0.7, 0.8)
+    return _felt(place, true if right else place.random.randrange(3) * (place.random.random() > 0.7), true)
 
 
 # --- One answer to all
@@ -193,8 +247,9 @@ def _fault(name: str, planted: str, expected: str | None, script: Callable[[Plac
     return Fault(name, planted, expected, partial(generated, script, _SHAPE))
 
 
-_CONTRADICTED, _ORDER, _ONE = (
+_CONTRADICTED, _ORDER, _ONE, _WRONG = (
     "Rewards that contradict the references", "References of other tasks", "One answer to all tasks",
+    "The references of one place are wrong",
 )  # fmt: skip
 FAULTS: tuple[Fault, ...] = (
     _fault("final answers: permuted", _CONTRADICTED, "final_answers", permuted),
@@ -206,6 +261,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("final answers: shuffled category", _ORDER, "final_answers", shuffled_category),
     _fault("final answers: shuffled names", _ORDER, "final_answers", shuffled_names),
     _fault("final answers: all shuffled", _ORDER, "final_answers", all_shuffled),
+    _fault("final answers: uncounted language", _CONTRADICTED, "final_answers", uncounted_language),
+    _fault("final answers: turned labels", _WRONG, "final_answers", turned_labels),
+    _fault("final answers: cents", _WRONG, "final_answers", in_cents),
     _fault("final answers: always B", _ONE, "final_answers", always_b),
     _fault("final answers: always 42", _ONE, "final_answers", always_42),
     _fault("final answers: unknown", _ONE, "final_answers", always_unknown),
@@ -214,6 +272,7 @@ FAULTS: tuple[Fault, ...] = (
         for name, script in (("hundredfold", hundredfold), ("by one", off_by_one), ("edition", of_another_edition))
     ),
     _fault("healthy final answers: letters", "Healthy: half of the answers are B", None, letters),
+    _fault("healthy final answers: tweets", "Healthy: a hard third", None, hard_tweets),
     _fault("healthy final answers: mistakes", "Healthy: mistakes that most rollouts make", None, misconceptions),
     _fault("healthy final answers: judged", "Healthy: a judge that reads words", None, judged),
     _fault("healthy final answers: form", "Healthy: right answers count in their form only", None, with_a_form),

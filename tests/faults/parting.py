@@ -326,6 +326,37 @@ def broken_endpoint(place: Place) -> Played:
     return _answered(place, {"judge": round(score, 3)}, is_hit=late and number == 0, endpoint=f"http://llm-{number}")
 
 
+def _dealt(place: Place, machines: int) -> int:
+    """Return the number of the machine that plays the whole group."""
+    return random.Random(f"{place.step}/{place.group}").randrange(machines)
+
+
+def broken_sandbox(place: Place) -> Played:
+    """One of four nodes, each of which plays whole groups, gives 0 to all patches since step 9."""
+    number = _dealt(place, 4)
+    is_hit = number == 3 and place.step >= 9
+    patch = 0.0 if is_hit else round(min(max(place.random.gauss(0.4 + 0.2 * place.progress, 0.3), 0.0), 1.0), 1)
+    parts = {"patch": patch, "style": float(_is(place, 0.8))}
+    return _answered(place, parts, is_hit=is_hit, compute_node=f"n{number}")
+
+
+def broken_judges(place: Place) -> Played:
+    """Two of seven servers, each of which plays whole groups, find one answer in eight right, from the first step."""
+    number = _dealt(place, 7)
+    right = _is(place, 0.12 if number in {2, 4} else 0.5 + 0.3 * place.progress)
+    return _answered(place, {"correct": float(right)}, is_hit=number in {2, 4}, server=f"s{number}")
+
+
+def harder_sites(place: Place) -> Played:
+    """Each task is of one of four servers, and those of one are hard."""
+    site = place.task % 4
+    right = _is(place, 0.1 if site == 2 else 0.45 + 0.3 * place.progress)
+    return Played(
+        [Turn(said(place, 12))], parts={"done": float(right)}, stop="stop", task=f"errand {place.task}",
+        metadata={"server": f"site-{site}"},
+    )  # fmt: skip
+
+
 def equal_workers(place: Place) -> Played:
     """Workers are alike, and what a rollout did is written beside them."""
     played = _placed(place, "worker", 5, (), 0.3 + 0.4 * place.progress, 0.0)
@@ -429,6 +460,10 @@ FAULTS: tuple[Fault, ...] = (
     _fault("broken machine: worker", "one of five answers nonsense since step 13", "worse_place", broken_worker),
     _fault("broken machine: containers", "two of eight are old, from the start", "worse_place", broken_containers),
     _fault("broken machine: endpoint", "one of three has other weights since step 8", "worse_place", broken_endpoint),
+    _fault(
+        "broken machine: sandbox", "one of four, of whole groups, gives 0 since step 9", "worse_place", broken_sandbox
+    ),
+    _fault("broken machine: judges", "two of seven, of whole groups, from the start", "worse_place", broken_judges),
     _fault("harder families", "proofs grow from 12% to 75%", "task_mix", more_proofs),
     _fault("harder families: gradual", "two hard families take the place of others", "task_mix", more_of_two),
     _fault("healthy part: curriculum", "later tasks are harder, and it gets better", None, curriculum, _COURSE),
@@ -436,6 +471,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("healthy part: mix", "another mix of families that are alike", None, more_of_both),
     _fault("healthy part: no reference", "code has none, and is graded", None, graded_without_references),
     _fault("healthy part: hard tasks", "some tasks are unsolved by chance", None, hard_tasks),
+    _fault("healthy part: sites", "tasks of one server are hard", None, harder_sites),
     _fault("healthy part: machines", "workers that are alike", None, equal_workers),
     _fault("healthy part: families", "four families that differ, as ever", None, as_ever),
     _fault("healthy part: in turn", "code and its function come first, then no more", None, scored_in_turn),

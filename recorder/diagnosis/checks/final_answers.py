@@ -20,6 +20,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.never_matches import bare, kind_of, plain, reference_column, tell_lack
 from logs_ui.recorder.diagnosis.links import ids
+from logs_ui.recorder.diagnosis.places import list_parts
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import listed, percent
 
@@ -30,8 +31,11 @@ _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right 
 _FORM, _COUNT, _OTHERS = 0.1, 0.02, 0.8  # of the right answers have a form; of these count; of the others [ours]
 _EMPTY = 0.05  # of the rollouts have no reference [ours]
 _AGREE = 0.5  # of the rollouts of a group give one answer; of such groups, it is another task's reference [ours]
-_CHANCE = 0.01  # that so many groups agree on the reference of another task [ours]
+_HARDLY = 0.05  # of the groups of a place give most often their reference [ours]
+_CHANCE = 0.01  # that so many groups agree on the reference of another task, or so few give theirs [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
+_READ_FORM = "Let the reward function read this form, or ask for another one in the prompt."
+_COMPARE = "Look at what the reward function needs there, and at how it compares answers."
 _NUMBER = re.compile(r"-?\d+(/\d+)?")
 
 
@@ -100,8 +104,13 @@ def _check(run: Run) -> Outcome:
     name = answers.name
     if len(answers.answer) < _ENOUGH or len(references) < _DISTINCT:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
+    places = _list_places(run, answers)
     card_of_answers = (
-        _find_refused(run, answers) or _find_contradicted(run, answers, references) or _find_shuffled(run, answers)
+        _find_refused(run, answers, _list_forms(answers), "that are written otherwise", _READ_FORM)
+        or _find_contradicted(run, answers, references)
+        or _find_refused(run, answers, [(f"in {name}", of) for name, of in places], "elsewhere", _COMPARE)
+        or _find_shuffled(run, answers)
+        or _find_wrong_references(run, answers, places)
     )
     equal = percent(float(answers.equal.mean()))
     calm = f"Of {len(answers.answer):,} final answers that were read, {equal} equal their reference ({name})."
@@ -141,27 +150,41 @@ def _lack_reference(run: Run, rows: Rows, references: Sequence[str | None]) -> B
     return lacks & success.countable(rows) & (np.logical_or.reduce(deciding) if of_functions else True)
 
 
-def _find_refused(run: Run, answers: _Answers) -> Card | None:
-    """Return the card if right answers that are written in one way never count, and most others do."""
-    equal, kinds = answers.equal, [kind_of(text) for text in answers.written]
-    for kind in dict.fromkeys(kinds):
-        is_kind = np.array([answer_kind == kind for answer_kind in kinds], bool)
-        mine, others = equal & is_kind, equal & ~is_kind
-        groups = min(len(np.unique(answers.rows.group[of])) for of in (mine, others))
-        if groups < _ENOUGH or mine.sum() < _FORM * equal.sum() or answers.solved[mine].mean() > _COUNT:
+def _list_forms(answers: _Answers) -> list[tuple[str, Bools]]:
+    """Return the ways in which enough of the right answers are written, with (M) True for the answers of each."""
+    kinds = np.array([kind_of(text) for text in answers.written], object)
+    forms = [(f"where the answer {kind}", np.asarray(kinds == kind, bool)) for kind in dict.fromkeys(kinds)]
+    return [(name, of) for name, of in forms if (answers.equal & of).sum() >= _FORM * answers.equal.sum()]
+
+
+def _list_places(run: Run, answers: _Answers) -> list[tuple[str, Bools]]:
+    """Return the evals, families of tasks and values of columns, with (M) True for the answers of each."""
+    is_read = np.isin(run.all.id, answers.rows.id)
+    parts = [(names, codes[is_read]) for names, codes in list_parts(run)[1:]]
+    return [(names[code], codes == code) for names, codes in parts for code in np.unique(codes).tolist() if code >= 0]
+
+
+def _find_refused(
+    run: Run, answers: _Answers, parts: list[tuple[str, Bools]], otherwise: str, suggestion: str
+) -> Card | None:
+    """Return the card if the right answers of one of these parts never count, and most others do."""
+    for where, of in parts:
+        mine, others = answers.equal & of, answers.equal & ~of
+        groups = min(len(np.unique(answers.rows.group[side])) for side in (mine, others))
+        if groups < _ENOUGH or answers.solved[mine].mean() > _COUNT:
             continue
         if (counted := float(answers.solved[others].mean())) >= _OTHERS:
             examples = dict.fromkeys(text for text, is_one in zip(answers.written, mine, strict=True) if is_one)
             return Card(
                 id="final_answers",
-                title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count where the answer {kind}",
+                title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count {where}",
                 cost=contrast.spread(run) * float((mine & ~answers.solved).mean()),
                 evidence=(
                     _read_said(answers),
                     f"Such answers: {listed(list(examples))}.",
-                    f"Of the right answers that are written otherwise, {percent(counted)} count.",
+                    f"Of the right answers {otherwise}, {percent(counted)} count.",
                 ),
-                suggestion="Let the reward function read this form, or ask for another one in the prompt.",
+                suggestion=suggestion,
                 **_extent(run, answers, mine),
                 is_setup=True,
                 is_loss=False,
@@ -225,18 +248,27 @@ def _find_unpaid(answers: _Answers) -> Bools:
     return np.asarray(((solved == 0) & (equal > np.bincount(group) / 2))[group], bool)
 
 
+def _find_most_frequent(answers: _Answers, group: Ints) -> dict[int, tuple[str, bool]]:
+    """Return the answer that more rollouts of a group give than any other, and whether most of two or more do, by the
+    group's code.
+    """
+    most = dict[int, tuple[str, bool]]()
+    for number in range(int(group.max()) + 1):
+        mine = np.flatnonzero(group == number)
+        (answer, count), *others = Counter(answers.answer[row] for row in mine).most_common(2)
+        if not others or others[0][1] < count:
+            most[number] = answer, len(mine) > 1 and count > _AGREE * len(mine)
+    return most
+
+
 def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
     """Return the card if groups without a right answer agree on the reference of another task."""
     group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
     unsolved = [
         number for number in range(int(group.max()) + 1) if not (answers.solved | answers.equal)[group == number].any()
     ]
-    agreed = dict[int, str]()
-    for number in unsolved:
-        mine = np.flatnonzero(group == number)
-        answer, count = Counter(answers.answer[row] for row in mine).most_common(1)[0]
-        if len(mine) > 1 and count > _AGREE * len(mine):
-            agreed[number] = answer
+    most = _find_most_frequent(answers, group)
+    agreed = {number: most[number][0] for number in unsolved if number in most and most[number][1]}
     if len(agreed) < max(_ENOUGH, _AGREE * len(unsolved)):
         return None
     references = {plain(reference) for reference in set(run.labels_of_all[answers.column]) if reference is not None}
@@ -270,6 +302,45 @@ def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
         is_setup=True,
         is_loss=False,
     )
+
+
+def _find_wrong_references(run: Run, answers: _Answers, places: list[tuple[str, Bools]]) -> Card | None:
+    """Return the card if the most frequent answer of a group is hardly ever the reference in one place, and nearly
+    always elsewhere.
+    """
+    group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
+    most, first = _find_most_frequent(answers, group), np.unique(group, return_index=True)[1]
+    answer = {number: text for number, (text, _) in most.items()}
+    reference = {number: answers.reference[first[number]] for number in most}
+    for name, of in places:
+        mine, others = ([number for number in most if of[first[number]] == side] for side in (True, False))
+        hits, others_hits = (sum(answer[number] == reference[number] for number in side) for side in (mine, others))
+        if len(mine) < _ENOUGH or hits > _HARDLY * len(mine) or others_hits < max(_OTHERS * len(others), _ENOUGH):
+            continue
+        # Of letters and labels some are right by chance, so that it tells something if none is. Of answers that could
+        # be anything none may be, and it is their agreement that tells.
+        said, given = (Counter(texts[number] for number in mine) for texts in (answer, reference))
+        share = sum(said[text] * given[text] for text in said) / len(mine) ** 2
+        if 2 * min(len(said), len(given)) > len(mine):
+            agreeing = sum(most[number][1] for number in mine)
+            share = others_hits / len(others) if agreeing >= _OTHERS * len(np.unique(group[of])) else 0.0
+        if (1 - _tail(hits + 1, len(mine), share)) * len(places) > _CHANCE:
+            continue
+        wrong = [number for number in mine if answer[number] != reference[number]]
+        affected, pairs = np.isin(group, wrong), dict.fromkeys(f"{answer[of]} (not {reference[of]})" for of in wrong)
+        return Card(
+            id="final_answers",
+            title=f"In {name} the most frequent answer of {len(wrong):,} of {len(mine):,} groups is not the "
+            f"reference; elsewhere of {len(others) - others_hits:,} of {len(others):,}",
+            cost=contrast.spread(run) * float(affected.mean()),
+            evidence=(_read_said(answers), f"Answers of these groups: {listed(list(pairs))}."),
+            suggestion="Verify these references by hand first: the model may be right, and they may be shifted, "
+            "inverted or in another unit.",
+            **_extent(run, answers, affected),
+            is_setup=True,
+            is_loss=False,
+        )
+    return None
 
 
 def _tail(hits: int, of: int, share: float) -> float:
@@ -333,7 +404,8 @@ DIAGNOSTIC = check(
     f"(1) At least {_EMPTY:.0%} of the rollouts have an empty reference or none, and count by the function that "
     f"those with one do; at most {_COUNT:.0%} of these are solved, and at least {_EQUAL:.0%} of the others. "
     f"(2) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator, say); at most "
-    f"{_COUNT:.0%} of these count as right, and at least {_OTHERS:.0%} of the others. "
+    f"{_COUNT:.0%} of these count as right, and at least {_OTHERS:.0%} of the others; or so of those of an eval, a "
+    f"family of tasks or a value of a column, in {_ENOUGH} groups or more. "
     f"(3) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
     f"count as right, in {_ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
     f"{_ENOUGH} groups or more most answers are right and none counts as right. Only if at least {_EQUAL:.0%} of all "
@@ -341,7 +413,12 @@ DIAGNOSTIC = check(
     f"more, more than {_AGREE:.0%} of the rollouts give one answer, which is another task's reference; the probability "
     f"of that is below {_CHANCE:.0%}, given how often other wrong answers are another task's reference. (5) At least "
     f"{_SAME:.0%} of the rollouts give one answer: at least twice the share of rollouts whose reference it is, and at "
-    "least twice its share in the first fifth of the run.",
+    "least twice its share in the first fifth of the run. "
+    f"(6) In at least {_ENOUGH} groups of such a place the most frequent answer of a group is the reference in at most "
+    f"{_HARDLY:.0%}, and elsewhere in at least {_OTHERS:.0%}; with a probability below {_CHANCE:.0%}, corrected for "
+    "the number of places, of so few by chance, if answers had nothing to do with references. Where most answers and "
+    f"references differ, most rollouts must agree in {_OTHERS:.0%} of the groups, and so few be improbable if they "
+    "were as often right as elsewhere.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _check,
     limits=None,

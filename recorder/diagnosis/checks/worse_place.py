@@ -1,4 +1,6 @@
-"""Finds a machine whose rollouts do far worse than others of the same groups."""
+"""Finds a machine whose rollouts do far worse than others of the same groups, or than other groups."""
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -6,54 +8,109 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.contrast import SURER, spread
-from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
+from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, distinct, means
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
 from logs_ui.recorder.diagnosis.wording import figure, listed
 
 _FAR = 0.2  # of the range of rewards [ours]
+_ROLLOUTS = 32  # that get one value of a function by more than chance [ours]
+
+
+class _Compared(NamedTuple):
+    column: str
+    name: str  # of a machine
+    strata: Ints  # (A) codes of all rollouts, within which machines are compared
+    others: str  # what it is compared with, in words
+    difference: Difference
 
 
 def _check(run: Run) -> Outcome:
-    rows, least = run.rows, run.threshold("worse_place", _FAR) * spread(run)
-    compared = list[tuple[str, str, Difference]]()
+    rows, least, compared = run.rows, run.threshold("worse_place", _FAR) * spread(run), list[_Compared]()
+    is_last = run.all.step >= rows.steps[0]
     for places, _, column in columns_of(rows, run.labels):
-        for place, name in enumerate(places.tasks) if MACHINE.search(column) else ():
-            difference = compare(rows.reward, places.task == place, rows.group, rows.group)
-            if difference is not None and difference.chance is not None:
-                compared.append((column, name, difference))
+        for strata, others in _list_strata(run, column) if MACHINE.search(column) else ():
+            judged = [
+                _Compared(column, name, strata, others, difference)
+                for place, name in enumerate(places.tasks)
+                if (difference := compare(rows.reward, places.task == place, rows.group, strata[is_last])) is not None
+                and difference.chance is not None
+            ]
+            compared += judged
+            if judged:
+                break
     if not compared:
         return NotJudged("In fewer than five groups did rollouts of one machine meet those of another.")
     limit = SURER / len(compared)
-    worse = [entry for entry in compared if (entry[2].chance or 0.0) <= limit and -entry[2].value >= least]
+    worse = [
+        entry for entry in compared if (entry.difference.chance or 0.0) <= limit and -entry.difference.value >= least
+    ]
     if not worse:
-        _, name, lowest = min(compared, key=lambda entry: entry[2].value)
+        lowest = min(compared, key=lambda entry: entry.difference.value)
         return Below(
-            f"Of {len(compared)} machines {name} does worst beside others of the same groups: {figure(lowest.value)} "
-            f"(threshold {figure(-least)}, beyond chance)."
+            f"Of {len(compared)} machines {lowest.name} does worst beside {lowest.others}: "
+            f"{figure(lowest.difference.value)} (threshold {figure(-least)}, beyond chance)."
         )
-    column = min(worse, key=lambda entry: entry[2].value * entry[2].groups[0])[0]
-    return _make_card(run, column, [name for of, name, _ in worse if of == column], least)
+    # Of ranks and the hosts that they are on, those that are at fault differ most.
+    worst = min(worse, key=lambda entry: entry.difference.value)
+    return _make_card(run, worst, [entry.name for entry in worse if entry.column == worst.column], least)
 
 
-def _make_card(run: Run, column: str, names: list[str], least: float) -> Outcome:
-    rows, every = run.rows, run.all
+def _list_strata(run: Run, column: str) -> list[tuple[Ints, str]]:
+    """Return (A) codes of all rollouts within which machines compare, and words for the others: groups; and where these
+    are whole on one machine, tasks, else families of tasks or evals. A machine that always plays the same tasks, such
+    as the server of a site, compares with no other: some tasks must come on several. A rank gets what is dealt to it.
+    """
+    rows, of_groups = run.all, (run.all.group, "other rollouts of these groups")
+    codes = np.unique([label or "" for label in run.labels_of_all[column]], return_inverse=True)[1]
+    has_task, count = rows.task >= 0, len(rows.tasks)
+    recurring, moved = (
+        int((distinct(rows.task[has_task], of[has_task], count=count) > 1).sum()) for of in (rows.group, codes)
+    )
+    if moved < LEAST_UNITS and (column != "rank" or recurring >= LEAST_UNITS):
+        return [of_groups]
+    if tasks_recur(run.rows):
+        return [of_groups, (rows.task + 1, "other groups of these tasks")]
+    placed = with_families(rows)
+    others = (rows.eval, "other groups") if placed is None else (placed.task + 1, "other groups of these families")
+    return [of_groups, others]
+
+
+def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Outcome:
+    rows, every, strata, column = run.rows, run.all, worst.strata, worst.column
     own, there = (
         np.isin(np.array(labels, object), names) for labels in (run.labels[column], run.labels_of_all[column])
     )
-    now = compare(rows.reward, own, rows.group, rows.group)
+    now = compare(rows.reward, own, rows.group, strata[every.step >= rows.steps[0]])
     if now is None:
         return None
-    others = every.group_means(np.where(there, np.nan, every.reward))[every.group]
+    # Other groups are compared at the same step: all may get better.
+    place = strata if strata is every.group else np.searchsorted(every.steps, every.step)
+    others = means(place, np.where(there, np.nan, every.reward), int(place.max()) + 1)[place]
     fields = below(every.by_step(np.where(there, every.reward - others, np.nan)), -least)
+    found = (_find_constant(run, name, own, there) for name in rows.values)
+    last = (fields["since_range"] or (0, fields["since_step"] or every.steps[-1]))[1]
+    constant = [entry for entry in found if entry is not None and entry[-1] <= last]
+    if constant:  # that tells better when it began: the others may rise
+        fields |= {"since_step": min(since for *_, since in constant), "since_range": None}
     first, sentences = fields["since_step"], list[str]()
     if first is not None and first > every.steps[0]:
-        before = compare(np.where(every.step < first, every.reward, np.nan), there, every.group, every.group)
+        before = compare(np.where(every.step < first, every.reward, np.nan), there, every.group, strata)
         if before is not None:
             sentences = [f"Before step {first:,} it was {figure(before.chosen)}, of others {figure(before.others)}."]
+    sentences += [
+        f"{name} is {value} for all rollouts from there since step {since:,}; of others it is {mean_of_others} on "
+        "average in the last steps."
+        for name, value, mean_of_others, since in constant
+    ]
+    always = ", ".join(f"{name} always {value}" for name, value, *_ in constant) if len(rows.values) > 1 else ""
+    there_mean = f"{figure(now.chosen)}{always and f' ({always})'}"
     return Card(
         id="worse_place",
-        title=f"In {column} {listed(names)} the mean reward is {figure(now.chosen)}; that of other rollouts of these "
-        f"groups is {figure(now.others)}",
+        title=f"In {column} {listed(names)} the mean reward is {there_mean}; that of {worst.others} is "
+        f"{figure(now.others)}",
         cost=-now.value * float(own.mean()),
         evidence=(f"{int(own.sum()):,} of {len(rows):,} rollouts are from there.", *sentences),
         suggestion="Look at what runs there: its version, its weights, its logs. Until then leave it out, and mask its "
@@ -65,12 +122,30 @@ def _make_card(run: Run, column: str, names: list[str], least: float) -> Outcome
     )  # fmt: skip
 
 
+def _find_constant(run: Run, name: str, own: Bools, there: Bools) -> tuple[str, str, str, int] | None:
+    """Return name and value of a reward function that gives all last rollouts there one value, its mean over others,
+    which is more beyond chance, and since when it does; else None. `there`: (A) True for those of all steps.
+    """
+    every, values, of = run.all, run.rows.values[name], own & np.isfinite(run.rows.values[name])
+    difference = compare(run.rows.parts[name], own, run.rows.group)
+    if difference is None or difference.chance is None or difference.chance > SURER or difference.value >= 0:
+        return None
+    if of.sum() < _ROLLOUTS or extent(values[of]) > SAME:
+        return None
+    value, others = float(values[of][0]), float(np.nanmean(values[~own]))
+    before = every.step[there & (np.abs(every.values[name] - value) > SAME)].max(initial=-1)
+    return name, figure(value), figure(others), int(every.steps[every.steps > before][0])
+
+
 DIAGNOSTIC = check(
     "worse_place",
     "Worse machine",
     "A value of a column that is named like a machine (host, rank, worker, server, container and the like), whose "
     f"rollouts get at least {_FAR:.0%} of the range of rewards less than others of the same groups, with a "
-    f"probability below {SURER:.1%} of that by chance, corrected for the number of values.",
+    f"probability below {SURER:.1%} of that by chance, corrected for the number of values. Where each group is whole "
+    "on one machine, groups are compared: at the same tasks if these recur, else in the same families or evals; only "
+    f"if {LEAST_UNITS} tasks or more came on several machines, or, of ranks, if fewer came again. If a reward function "
+    "gives all last rollouts there one value, it began when it did.",
     lambda run: (
         None
         if any(MACHINE.search(name) and len(set(values)) > 1 for name, values in run.labels.items())

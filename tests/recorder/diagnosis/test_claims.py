@@ -744,11 +744,25 @@ def lose_most(case: Case, text: str, *elsewhere: str) -> tuple[str, ...]:
 
 
 def of_machine(case: Case, column: str, text: str, *steps: str) -> tuple[str, ...]:
-    """Return the mean rewards of machines and of others of their groups, in the last steps, or before a step."""
+    """Return the mean rewards of machines and of others, in the last steps, or before a step: of others of their
+    groups, or of other groups of the same families.
+    """
     names = set(re.split(", | and ", text))
     chosen = case.steps(1, int(steps[0]) - 1) if steps else case.last
     mine, others = ([it for it in chosen if (it.metadata[column] in names) is side] for side in (True, False))
-    return compared(case, "reward", mine, others, lambda it: (it.step, it.group))
+    is_of_families = "of these families" in case.card.title
+    return compared(case, "reward", mine, others, kind_of if is_of_families else lambda it: (it.step, it.group))
+
+
+def always(case: Case, name: str, _value: str, since: str, _mean: str) -> tuple[str, ...]:
+    """Return what a function gives the card's machines since a step, and others in the last steps."""
+    column, names = machine_of(case)
+    there = set(re.split(", | and ", names))
+    mine = [it for it in case.steps(since, case.last[-1].step) if it.metadata[column] in there]
+    kinds = " or ".join({figure(it) for it in values(mine, name)})
+    before = [it for it in case.steps(int(since) - 1, int(since) - 1) if it.metadata[column] in there]
+    assert since == "1" or not before or {figure(it) for it in values(before, name)} != {kinds}
+    return name, kinds, since, means(values((it for it in case.last if it.metadata[column] not in there), name))
 
 
 def machine_of(case: Case) -> list[str]:
@@ -798,10 +812,16 @@ def kind_of(it: Rollout) -> str:
     return it.metadata.get("kind") or task(it).partition("/")[0]
 
 
+def place_in(text: str) -> Callable[[Rollout], str]:
+    """Return what names the place of a rollout: a column's value if the text names one, else a family."""
+    name = "".join(re.findall(r"metadata\.(\S+)", text)[:1])
+    return (lambda it: f"metadata.{name} {it.metadata[name]}") if name else (lambda it: f"{kind_of(it)}/")
+
+
 def constant_in(case: Case, name: str, _: str, places: str) -> tuple[str, str, str]:
-    kinds = dict.fromkeys(kind_of(it) for it in case.run.rollouts if it.is_hit)
-    mine = [it for it in case.last if kind_of(it) in kinds]
-    said = {f"metadata.kind {kind}": "" for kind in kinds} if "metadata" in places else {f"{it}/": "" for it in kinds}
+    key = place_in(places)
+    said = dict.fromkeys((key(it) for it in case.run.rollouts if it.is_hit), "")
+    mine = [it for it in case.last if key(it) in said]
     return name, " or ".join({figure(it) for it in values(mine, name)}), recounted(places, {it: it for it in said})
 
 
@@ -810,8 +830,9 @@ def told_apart(case: Case, *groups: str) -> tuple[str, ...]:
     are since.
     """
     name, first = case.card.title.split()[0], case.card.since_step or 0
-    kinds = {kind_of(it) for it in case.run.rollouts if it.is_hit or "rollout of" not in case.card.title}
-    mine = [it for it in case.run.rollouts if kind_of(it) in kinds]
+    key = place_in(case.card.title)
+    kinds = {key(it) for it in case.run.rollouts if it.is_hit or "rollout of" not in case.card.title}
+    mine = [it for it in case.run.rollouts if key(it) in kinds]
     usual = None if "depend" in case.card.title else values(mine, name)[-1]
     told = [
         (group[0].step < first, any(it != (given[0] if usual is None else usual) for it in given))
@@ -1514,9 +1535,14 @@ COUNTS: dict[str, Count] = {
         )
     )[:3],
     "By metadata.#, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most_by,
-    "In metadata.# @ the mean reward is #; that of other rollouts of these groups is #": lambda c, column, names, *_: (
-        column, names, *of_machine(c, column, names),
+    "In metadata.# @ the mean reward is #; that of other {rollouts of these groups|groups of these families} is #": (
+        lambda c, column, names, *_: (column, names, *of_machine(c, column, names))
     ),
+    "In metadata.# @ the mean reward is # (# always #); that of other {rollouts of these groups|groups of these "
+    "families} is #": lambda c, column, names, _, name, value, __: (
+        column, names, *(it := of_machine(c, column, names))[:1], name, value, *it[1:],
+    ),
+    "# is # for all rollouts from there since step #; of others it is # on average in the last steps.": always,
     "Before step # it was #, of others #.": lambda c, step, *_: (step, *of_machine(c, *machine_of(c), step)),
     "# of # rollouts are from there.": lambda c, *_: (
         str(sum(it.metadata[machine_of(c)[0]] in re.split(", | and ", machine_of(c)[1]) for it in c.last)),
@@ -1565,9 +1591,34 @@ def lacks_reference(it: Rollout) -> bool:
 
 def in_form(case: Case) -> list[Rollout]:
     """Return the rollouts with a right answer in the form that the card names."""
+    if " count in " in case.card.title:
+        return [it for it in case.last if it.is_hit and given(it) == right(it)]
     forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d"}
     form = next(pattern for name, pattern in forms.items() if name in case.card.title)
     return [it for it in case.last if given(it) == right(it) and re.search(form, written(it))]
+
+
+def inside(case: Case, place: str) -> list[list[Rollout]]:
+    """Return the groups of a value of a column, or of a family."""
+    return [it for it in case.groups if place_in(place)(it[0]) == place]
+
+
+def refused_in(case: Case, _right: str, _all: str, place: str) -> tuple[str, ...]:
+    mine = [it for group in inside(case, place) for it in group if given(it) == right(it)]
+    return str(sum(map(case.solved, mine))), str(len(mine)), place
+
+
+def most_frequent(groups: list[list[Rollout]]) -> list[tuple[str, str]]:
+    """Return the answer that more rollouts of a group give than any other, and the reference."""
+    ranked = [(Counter(map(given, group)).most_common(2), right(group[0])) for group in groups]
+    return [(it[0][0], of) for it, of in ranked if len(it) < 2 or it[0][1] > it[1][1]]
+
+
+def mistaken(case: Case, place: str, *_: str) -> tuple[str, ...]:
+    """Return of how many groups of a place, and of others, the most frequent answer is not the reference."""
+    mine = inside(case, place)
+    sides = [most_frequent(mine), most_frequent([group for group in case.groups if group not in mine])]
+    return place, *(str(it) for side in sides for it in (sum(a != b for a, b in side), len(side)))
 
 
 def counted(case: Case, *groups: str) -> tuple[str, ...]:
@@ -1618,6 +1669,9 @@ def swapped_groups(case: Case, *_: str) -> tuple[str, str, str]:
 
 
 def swapped_examples(case: Case, text: str) -> tuple[str]:
+    if "most frequent answer" in case.card.title:
+        pairs_of = most_frequent(inside(case, case.card.title[len("In ") :].partition(" the most")[0]))
+        return (listed(list(dict.fromkeys(f"{a} (not {b})" for a, b in pairs_of if a != b))),)
     pairs = {(most_given(it), right(it[0])) for it in unanswered(case)}
     shown = re.findall(r"(\w+) \(not (\w+)\)", text)
     return (text if len(shown) == 3 and pairs >= {(valued(a), valued(b)) for a, b in shown} else str(pairs),)
@@ -1663,6 +1717,11 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if not lacks_reference(it))),
     ),
     "# of # right answers count where the answer @": counted,
+    "# of # right answers count in @": refused_in,
+    "Of the right answers elsewhere, # count.": lambda c, _: (
+        percent(fmean(c.solved(it) for it in c.last if given(it) == right(it) and not it.is_hit)),
+    ),
+    "In @ the most frequent answer of # of # groups is not the reference; elsewhere of # of #": mistaken,
     "Such answers: @[.]": lambda c, shown, *_: (
         recounted(shown, {it: it for it in dict.fromkeys(map(written, in_form(c)))}), *_[:1],
     ),

@@ -113,3 +113,30 @@ def test_a_column_whose_name_has_a_space_is_a_filter() -> None:
     found = card(report, "worse_place")
     assert "env host" in {term.key for term in parse_where(found.where).terms}
     assert not any(sentence.startswith("By metadata") for sentence in found.evidence)
+
+
+GROUP = PLACE // 4
+
+
+@pytest.mark.parametrize(
+    ("rank", "column", "task", "is_judged"),
+    [
+        (GROUP % 4, "rank", GROUP, True),  # tasks come once
+        (GROUP % 4, "metadata.host", GROUP, False),  # it may be a property of the task
+        (GROUP % 4, "metadata.host", GROUP % 7, True),  # each of seven tasks comes on all
+        (GROUP % 4, "rank", GROUP % 4, False),  # each rank has a task of its own
+        (GROUP % 4, "rank", GROUP % 8, False),
+    ],
+)
+def test_machines_that_play_whole_groups_compare_where_tasks_come_on_several(
+    rank: np.ndarray,
+    column: str,
+    task: np.ndarray,
+    is_judged: bool,  # noqa: FBT001 - of a table
+) -> None:
+    right = np.where(rank == 1, 0.0, DICE > 0.2)
+    rows = rows_of(COUNT, steps=12, reward=right, task=[f"task {it}" for it in task])
+    report = diagnose_rows(rows, read_labels=lambda some: {column: [str(rank[it - 1]) for it in some.id]})
+    assert ("worse_place" in {it.id for it in report.cards}) is is_judged
+    if is_judged:
+        assert (card(report, "worse_place").began, report.verdict.id) == ("from the first step on", "setup")
