@@ -40,6 +40,7 @@ _KINDS: dict[str, Any] = {
 SAMPLED = 30_000
 """Rollouts that are read of a large run, about: a thousand take 0.4 MB, and 15 ms per diagnosis."""
 
+_TEXTS = 60  # of evaluations, that are read
 _ROWS_AT_ONCE, _STEPS_AT_ONCE = 10_000, 500
 _Row = EvaluationRow
 
@@ -204,6 +205,15 @@ def texts_of(db: Database, run_id: int, ids: Sequence[int]) -> dict[int, Texts]:
         for rollout in rollouts
         if rollout.messages or rollout.actions
     }
+
+
+def evaluated_texts_of(db: Database, run_id: int, eval_name: str) -> dict[int, Texts]:
+    """Return the texts of some rollouts of the evaluations, as `Run.read_evaluated` has them."""
+    row = EvaluationRow
+    of = [col(row.run_id) == run_id, col(row.mode) == Mode.EVAL, col(row.eval_name) == eval_name]
+    with Session(db) as session:
+        ids = session.scalars(select(col(row.id)).where(*of, col(row.status) != Status.RUNNING)).all()
+    return texts_of(db, run_id, ids[:: -(-len(ids) // _TEXTS) or 1])
 
 
 def _json_text(value: Any) -> str | None:

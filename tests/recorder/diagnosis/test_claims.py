@@ -955,6 +955,16 @@ def evaluated(case: Case, *_: str) -> tuple[str, ...]:
     return tuple(figure(fmean(it[column] for it in end)) for column in (1, 2) for end in ends)
 
 
+def told_by_system(case: Case, *_: str) -> tuple[str, ...]:
+    """Return the number of rollouts of the training that are read, and all of the evaluation, and which of either have
+    a system message.
+    """
+    sides = read_evenly(case, 60), case.run.evaluation
+    told = [{it.prompt[0]["role"] == "system" for it in side} for side in sides]
+    said = [{frozenset([True]): "all", frozenset([False]): "none"}.get(frozenset(it), "some") for it in told]
+    return f"{len(sides[0])}", said[0], f"{len(sides[1])}", said[1]
+
+
 def best_evaluations(case: Case, *_: str) -> tuple[str, ...]:
     """Return the mean of the best three in a row, and the steps of the first and the last of them."""
     every = rounds(case)
@@ -1328,6 +1338,7 @@ COUNTS: dict[str, Count] = {
         f"{len(rounds(c)) // 3}", f"{len(rounds(c))}",
     ),
     "Best 3 evaluations in a row: mean #, steps # to #.": best_evaluations,
+    "Of # rollouts of the training that were read, # have a system message; of # of the evaluation, #.": told_by_system,
     "Half of the tasks were trained on at # steps or more.": lambda c, _: (
         f"{median(len({it.step for it in mine}) for mine in tasks(c.run.rollouts).values()):g}",
     ),
