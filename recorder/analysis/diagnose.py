@@ -12,7 +12,13 @@ import numpy as np
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.audit import NewestAudit
-from logs_ui.recorder.analysis.diagnosis_columns import RunColumns, evaluated_texts_of, labels_of, texts_of
+from logs_ui.recorder.analysis.diagnosis_columns import (
+    RunColumns,
+    evaluated_texts_of,
+    labels_of,
+    prompt_ends_of,
+    texts_of,
+)
 from logs_ui.recorder.analysis.opened_runs import opened
 from logs_ui.recorder.analysis.references import compare_with
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, Report, Rows, Settings, diagnose_rows
@@ -129,6 +135,7 @@ class Diagnosis:
             read_labels=partial(labels_of, db, run.id or 0),
             read_texts=partial(texts_of, db, run.id or 0),
             read_evaluated=partial(evaluated_texts_of, db, run.id or 0),
+            read_prompt_ends=partial(prompt_ends_of, db, run),
             read_arithmetic=partial(self._audit.judge, db, run),
         )
         sample = None if of is None else f"{len(rows):,} of {of.rollouts:,} rollouts: {of}"

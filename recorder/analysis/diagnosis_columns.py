@@ -12,14 +12,16 @@ from sqlalchemy import ColumnElement, cast, func, or_, select
 from sqlalchemy.orm import Session
 from sqlalchemy.types import String
 from sqlmodel import col
+from tokenizers import Tokenizer
 
 from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.labels import attribute_text
 from logs_ui.recorder.queries.common import LARGE, Database, bounded
 from logs_ui.recorder.queries.rollout_list import read_rollouts
+from logs_ui.recorder.queries.run_sources import tokenizer_json
 from logs_ui.recorder.rows.text_facts import FACTS, TEXTS
-from logs_ui.recorder.storage.tables import EvaluationRow, StepStatistics
+from logs_ui.recorder.storage.tables import EvaluationRow, Run, StepStatistics
 from logs_ui.recorder.vocabulary import Mode, Status
 
 _WHOLE = ("id", "step", "policy_step")
@@ -28,6 +30,7 @@ _WORDS = ("status", "stop_reason", "error", "dropped")
 _ENVIRONMENT = ("env_reward_sum", "env_reward_last")
 _NUMBERS = ("reward", "advantage", "turns", "completion_tokens", "env_tokens", "seconds", "staleness", *_ENVIRONMENT)
 _FACTS = (*FACTS, "unsampled_tokens", "prompt_tokens")
+_END = 8  # tokens of a prompt
 _JSON = ("rewards", "reward_weights", "odd_rewards")
 _NAMES = (*_WHOLE, *_CODED, *_WORDS, *_NUMBERS, *_FACTS, *TEXTS, "scored", "rewards", "odd_rewards")
 _KINDS: dict[str, Any] = {
@@ -215,6 +218,21 @@ def evaluated_texts_of(db: Database, run_id: int, eval_name: str) -> dict[int, T
     with Session(db) as session:
         ids = [row_id for row_id in session.scalars(query) if row_id is not None]
     return texts_of(db, run_id, ids[:: -(-len(ids) // _TEXTS) or 1])
+
+
+def prompt_ends_of(db: Database, run: Run, ids: Sequence[int]) -> dict[int, str]:
+    """Return what the last tokens of prompts decode to, as `Run.read_prompt_ends` has them."""
+    source = tokenizer_json(db, run.tokenizer) if run.tokenizer else None
+    if source is None:
+        return {}
+    tokenizer = Tokenizer.from_buffer(source)
+    with Session(db) as session:
+        rollouts = read_rollouts(session, run.id or 0, col(EvaluationRow.id).in_(ids))
+    return {
+        rollout.row.id or 0: tokenizer.decode(rollout.tokens.prompt_ids[-_END:].tolist(), skip_special_tokens=False)
+        for rollout in rollouts
+        if rollout.tokens is not None
+    }
 
 
 def _json_text(value: Any) -> str | None:

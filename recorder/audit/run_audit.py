@@ -8,7 +8,9 @@ from logs_ui.recorder.audit import advantage_check, reward_checks
 from logs_ui.recorder.audit.finding import Audited, Check, Checked, Found, Looked
 from logs_ui.recorder.audit.recorded_run import Recorded
 from logs_ui.recorder.audit.token_faults import TOKEN_CHECKS
+from logs_ui.recorder.diagnosis.wording import exact_percent
 
+_INSERTED = {"mask_missing", "mask_inserted"}
 _CONSTANT = 50  # log-probs that are all 0: a model that is sure of so many tokens has nothing left to learn
 
 
@@ -41,10 +43,17 @@ def _look_at_tokens(name: str, recorded: Recorded) -> Looked:
         rows["prompt_exchanged"] = np.array(
             [token.sent not in {None, token.asked} and (batch, token.sent) in asked for batch, token in placed], bool
         )
-    faults_of_rows = [Found(fault, of) for fault, of in rows.items()]
+    share = _inserted(recorded)
+    faults_of_rows = [Found(fault, of, share if fault in _INSERTED else "") for fault, of in rows.items()]
     faults_of_rows += [Found("logprobs_zero", counts > 0)] * bool(is_constant)
     notes = {"Ids": _drift, "Mask": _masked}
     return Looked(compared, faults_of_rows, note=notes[name](recorded) if name in notes else "")
+
+
+def _inserted(recorded: Recorded) -> str:
+    trained, inserted = (sum(getattr(token, kind) for token in recorded.tokens) for kind in ("trained", "inserted"))
+    share = exact_percent(inserted / max(trained, 1))
+    return f"Of {trained:,} tokens in training that were compared, no generation sampled {inserted:,} ({share})."
 
 
 def _masked(recorded: Recorded) -> str:

@@ -130,6 +130,8 @@ class Seen:
     is_masked: bool = False  # True if the mask leaves out a whole answer
     logprobs: int = 0
     zeros: int = 0  # of these
+    trained: int = 0  # tokens, where it is known which of them were sampled
+    inserted: int = 0  # of these, that no generation sampled
 
 
 def token_faults(rollout: Rollout, sources: Sources) -> Seen:
@@ -194,6 +196,8 @@ def _look_at_samples(
     # `masked` counts the tokens that the mask leaves out of answers that it trains on in part. An answer that is left
     # out as a whole is a fault where TRL itself plays, and is only noted elsewhere.
     left_out = [(generation.get("masked", 0), generation.get("tokens", 0)) for generation in generations]
+    seen.inserted = inserted
+    seen.trained = len(tokens.completion_ids) if tokens.mask is None else int((tokens.mask == 1).sum())
     masked = sum(count for count, size in left_out if count < size or sources.is_own)
     seen.is_masked = not sources.is_own and any(count >= size > 0 for count, size in left_out)
     fault = "mask_sampled" if not inserted else "mask_shifted" if masked else "mask_inserted"

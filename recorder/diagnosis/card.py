@@ -41,6 +41,9 @@ ReadTexts = Callable[[Sequence[int]], Mapping[int, Texts]]
 ReadEvaluated = Callable[[str], Mapping[int, Texts]]
 """Returns the same of some rollouts of the evaluations, by the name of the eval."""
 
+ReadPromptEnds = Callable[[Sequence[int]], Mapping[int, str]]
+"""Returns what the last tokens of prompts decode to, by the rollout's id; those that are not known are left out."""
+
 
 def read_nothing(_: Any) -> Mapping[Any, Any]:
     """Return no labels and no texts: of rollouts that are not read from a database."""
@@ -62,6 +65,7 @@ class Run:
         attributed: the share of the recorded model and environment calls that belong to a rollout, 0 to 1.
         read_labels: reads the `labels` of rollouts.
         read_texts: reads the texts of rollouts, which takes some 0.1 ms each.
+        read_prompt_ends: reads the last tokens of rollouts' prompts, as they were sent, which takes a second.
         read_arithmetic: audits the newest of `rows`, which takes about 1 ms each.
         not_finite: the steps at which the trainer logged NaN or an infinity, by name.
         evaluations: mean rewards of the evaluations during the training, by the name of the eval.
@@ -78,6 +82,7 @@ class Run:
     attributed: float = 1.0
     read_labels: ReadLabels = read_nothing
     read_texts: ReadTexts = read_nothing
+    read_prompt_ends: ReadPromptEnds = read_nothing
     read_arithmetic: "ReadArithmetic | None" = None
     not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)
     evaluations: Mapping[str, Trend] = field(default_factory=dict)

@@ -230,6 +230,21 @@ def name_changed_habit(run: Run) -> str:
     return f"{name} {figure(every[name].others)} \u2192 {figure(every[name].chosen)}"
 
 
+def describe_jumped_habits(run: Run, first: int, last: int) -> list[str]:
+    """Return sentences on habits that jump so much at one of the steps `first` to `last`, whatever the tasks are: where
+    these do not come again, nothing can be compared at the same ones.
+    """
+    trends = ((feature.name, run.all.by_step(feature.values(run.all))) for feature in FEATURES if feature.is_habit)
+    jumps = ((name, trend, jump) for name, trend in trends if (jump := change(trend)) is not None)
+    return [
+        f"At step {trend[jump.place][0]:,} {name} change from {figure(jump.before)} to {figure(jump.after)}, over all "
+        "tasks."
+        for name, trend, jump in jumps
+        if first <= trend[jump.place][0] <= last
+        and abs(jump.after - jump.before) >= _HABIT * max(jump.before, jump.after)
+    ]
+
+
 def _within_groups(run: Run, low: Bools) -> tuple[str, str]:
     """Compare these rollouts with better ones of the same groups."""
     rows, (low, better) = run.rows, _low_and_better(run, low)

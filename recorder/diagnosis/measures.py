@@ -91,8 +91,8 @@ def weigh_by_range(rows: Rows) -> dict[str, float]:
 
 
 def find_empty(rows: Rows) -> Floats:
-    """Return (N,) 1 for rollouts without any text or tool call in their answers, 0 for others; NaN without an answer,
-    and if no text of the run is recorded.
+    """Return (N,) 1 for rollouts without any text, but for white space, or tool call in their answers, 0 for others;
+    NaN without an answer, and if no text of the run is recorded.
     """
     calls, silent = rows.facts["tool_calls"], np.isnan(rows.facts["compression"])
     if silent.all():

@@ -2,6 +2,7 @@
 
 import re
 from collections import Counter
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,11 +12,20 @@ _READ, _MOST = 60, 0.9  # completions; the share that must close a tag, of those
 _TAG = re.compile(r"<(/?)(\w+)>")
 
 
-def find_closed_tag(run: Run) -> tuple[str, str] | None:
-    """Return the name of a tag that nearly all first answers close and none opens, and a sentence on that: a function
-    that looks for both finds one. None if there is no such tag.
+class ClosedTag(NamedTuple):
+    """Describes a tag that answers close, and do not open."""
+
+    name: str
+    evidence: tuple[str, ...]
+    is_sent: bool  # True if nearly all prompts are known to end with it
+
+
+def find_closed_tag(run: Run) -> ClosedTag | None:
+    """Return a tag that nearly all first answers close and none opens: a function that looks for both finds one. None
+    if there is no such tag.
     """
-    answers = [_first_answer(texts) for texts in run.sample(np.ones(len(run.all), bool), _READ).values()]
+    sample = run.sample(np.ones(len(run.all), bool), _READ)
+    answers = [_first_answer(texts) for texts in sample.values()]
     closed, opened = Counter[str](), Counter[str]()
     for answer in answers:
         tags = {(slash, name) for slash, name in _TAG.findall(answer)}
@@ -23,7 +33,11 @@ def find_closed_tag(run: Run) -> tuple[str, str] | None:
         opened.update(name for slash, name in tags if not slash)
     for name, count in closed.most_common():
         if not opened[name] and count >= _MOST * len(answers):
-            return name, f"{count} of {len(answers)} first answers that were read hold </{name}>, and none <{name}>."
+            ends = run.read_prompt_ends(list(sample)).values()
+            opening = sum(end.rstrip().endswith(f"<{name}>") for end in ends)
+            closed_in = f"{count} of {len(answers)} first answers that were read hold </{name}>, and none <{name}>."
+            opened_in = f"{opening} of {len(ends)} prompts that were read end with <{name}>."
+            return ClosedTag(name, (closed_in, opened_in) if opening else (closed_in,), opening > _MOST * len(ends))
     return None
 
 

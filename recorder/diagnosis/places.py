@@ -12,6 +12,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Run
 from logs_ui.recorder.diagnosis.links import print_column
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, chance_limit, compare
+from logs_ui.recorder.diagnosis.prompt_changes import describe_prompt_changes, prompt_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.tables.task_families import with_families
 from logs_ui.recorder.diagnosis.wording import listed, percent
@@ -54,23 +55,26 @@ def place_of(run: Run, affected: Bools, where: str = "") -> str:
 
 def describe_switches(run: Run, first: int, last: int) -> list[str]:
     """Return sentences on recorded settings that switch to another value at one of the steps `first` to `last`, between
-    which something begins. Generations' parameters are read of some rollouts of either side: each side has one value.
+    which something begins, and on instructions that prompts have on one side alone. Generations' parameters and prompts
+    are read of some rollouts of either side: each side has one value.
     """
     said = [
         f"At step {switch.step:,} {switch.name} changes from {switch.before} to {switch.after}."
         for switch in run.switches
         if first <= switch.step <= last
     ]
-    before, after = (
-        _shared_values([texts.sampling for texts in run.sample(side, _READ).values()])
-        for side in (run.all.step < first, run.all.step >= last)
-    )
+    sides = [run.sample(side, _READ) for side in (run.all.step < first, run.all.step >= last)]
+    before, after = (_shared_values([texts.sampling for texts in side.values()]) for side in sides)
     at = f"At step {first:,}" if first == last else f"Between steps {first:,} and {last:,}"
     said += [
         f"{at} sampling.{name} changes from {before[name]} to {after[name]}."
         for name in sorted(before.keys() & after.keys())
         if before[name] != after[name]
     ]
+    groups = (len(set(run.all.group[np.isin(run.all.id, list(side))])) for side in sides)
+    if min(groups) >= LEAST_UNITS:  # fewer may share more of their prompts by chance
+        prompts = ([prompt_of(texts) for texts in side.values()] for side in sides)
+        said += [f"{at} {change}." for change in describe_prompt_changes(*prompts)]
     return said[:_NAMED]
 
 

@@ -24,6 +24,7 @@ from logs_ui.recorder.diagnosis.card import (
     ReadArithmetic,
     ReadEvaluated,
     ReadLabels,
+    ReadPromptEnds,
     ReadTexts,
     Run,
     Trend,
@@ -95,6 +96,7 @@ def diagnose_rows(
     read_labels: ReadLabels = read_nothing,
     read_texts: ReadTexts = read_nothing,
     read_evaluated: ReadEvaluated = read_nothing,
+    read_prompt_ends: ReadPromptEnds = read_nothing,
     read_arithmetic: ReadArithmetic | None = None,
 ) -> Report:
     """Diagnose the last steps of a run.
@@ -116,6 +118,7 @@ def diagnose_rows(
         read_labels: see `Run`.
         read_texts: see `Run`.
         read_evaluated: see `Run`.
+        read_prompt_ends: see `Run`.
         read_arithmetic: see `Run`; None: it is not audited.
     """
     settings = settings or Settings()
@@ -129,7 +132,7 @@ def diagnose_rows(
     gaps = {name: [step for step, value in trend if not isfinite(value)] for name, trend in (scalars or {}).items()}
     run = Run(
         last, rows, scale, waterfall(last, scale), settings, config or {}, finite(scalars or {}), attributed,
-        read_labels, read_texts, read_arithmetic, gaps, evaluations or {}, read_evaluated,
+        read_labels, read_texts, read_prompt_ends, read_arithmetic, gaps, evaluations or {}, read_evaluated,
     )  # fmt: skip
     steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
     span = "" if steps is None else f"step:{steps[0]}" if steps[0] == steps[1] else f"step:{steps[0]}..{steps[1]}"

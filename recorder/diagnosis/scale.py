@@ -5,8 +5,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, means
-from logs_ui.recorder.diagnosis.success import Success, is_outcome, levels
-from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.diagnosis.success import Success, is_outcome, is_penalty, levels
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.queries.filters.terms import print_key
 from logs_ui.recorder.settings import Settings
 
@@ -67,6 +67,8 @@ class Scale:
         """Return the scale of a run; `rows` are the rollouts of all its steps."""
         success = Success.of(rows, settings)
         best, source, is_flat = _find_best(rows.reward[np.isfinite(rows.reward)], settings, "the run's")
+        if not is_flat and settings.max_reward is None:
+            source += _name_unpaid(rows)
         units = _units(rows, settings)
         if len({unit.best for unit in units}) < 2:
             if units and settings.environments:
@@ -115,6 +117,13 @@ def _find_best(rewards: Floats, settings: Settings, owner: str) -> tuple[float, 
     if best - float(rewards.min()) <= SAME:
         return best + 1.0, "all rewards are equal", True
     return best, source, False
+
+
+def _name_unpaid(rows: Rows) -> str:
+    """Return words on functions that could have raised the best reward, and gave 0 to all; "" without any."""
+    unpaid = [name for name, part in rows.parts.items() if len(levels(part)) and not levels(part).any()]
+    unpaid = [name for name in unpaid if rows.weights.get(name, 1.0) > 0 and not is_penalty(name)]
+    return f"; {listed(unpaid)} gave only 0" if unpaid else ""
 
 
 def _units(rows: Rows, settings: Settings) -> tuple[Unit, ...]:

@@ -80,7 +80,7 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
         _judge_fall(run, outcome, _FALL / units)
         or _fallen_since(run, outcome, _AT_ANY / units)
         or _without_signal(run, outcome)
-        or _judge_small_fall(outcome)
+        or _judge_small_fall(run, outcome)
         or _judge_reached(run, outcome)
     )
 
@@ -262,7 +262,8 @@ def _describe_switch(run: Run, measure: _Measure) -> str:
     if (jump := change(trend)) is None:
         return ""
     sentence = next(iter(describe_switches(run, trend[jump.first][0], trend[jump.last][0])), "")
-    return sentence and f"; {sentence[0].lower()}{sentence[1:-1]}"
+    brief = sentence.rpartition(" (")[0] if sentence.endswith(" since).") else sentence[:-1]  # without its counts
+    return sentence and f"; {brief[0].lower()}{brief[1:]}"
 
 
 def _most_fallen(run: Run, paid: _Measure) -> str:
@@ -293,10 +294,12 @@ def _without_signal(run: Run, outcome: _Measure) -> Verdict | None:
     return Verdict("nothing_to_learn", f"Nothing to learn: rewards are equal within {percent(equal)} of groups")
 
 
-def _judge_small_fall(outcome: _Measure) -> Verdict | None:
+def _judge_small_fall(run: Run, outcome: _Measure) -> Verdict | None:
     """Return the verdict on a fall that is too likely by chance for an alarm, and too unlikely for a healthy run."""
-    sentence = f"No cause found; a fall that may be chance: {outcome.course}"
-    return Verdict("level", sentence) if outcome.is_sure(-1, _SURE) else None
+    if not outcome.is_sure(-1, _SURE):
+        return None
+    habit = name_changed_habit(run)
+    return Verdict("level", f"No cause found; a fall that may be chance: {outcome.course}{habit and f'; {habit}'}")
 
 
 def _is_high(run: Run, outcome: _Measure) -> bool:

@@ -119,8 +119,9 @@ def _is_tool_call(entry: Mapping[str, Any]) -> bool:
 
 
 def answers(messages: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the ends of the model's answers, for `text_facts`."""
-    return [text for message in messages if message.get("role") == "assistant" and (text := _text(message))]
+    """Return the ends of the model's answers, for `text_facts`; white space alone is no answer."""
+    texts = [_text(message) for message in messages if message.get("role") == "assistant"]
+    return [text for text in texts if text and not text.isspace()]
 
 
 def text_facts(rollouts: Sequence[Sequence[str]]) -> list[Facts]:

@@ -2,6 +2,7 @@
 an agent with tools, and in a game.
 """
 
+import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -94,7 +95,7 @@ def opened_by_prompt(place: Place) -> Played:
     """The prompt ends with <think>, so that no completion holds it, and the function wants both."""
     text = f"{prose(place, 20)}\n</think>\n\\boxed{{{place.random.randrange(90)}}}"
     parts = {"correct": chance(place, 0.4 + 0.2 * place.progress), "think_format": 0.0}
-    return Played([Turn(text, finish="stop")], parts=parts, is_hit=True)
+    return Played([Turn(text, finish="stop")], parts=parts, prompt=[1, 2 + place.task, 77], is_hit=True)
 
 
 def is_saturated(place: Place) -> Played:
@@ -213,11 +214,27 @@ def falls_silent_graded(place: Place) -> Played:
     return sums(place, {"helpful": 0.0 if is_hit else graded(place, 0.6)}, words=0 if is_hit else 60, is_hit=is_hit)
 
 
+def says_line_ends(place: Place) -> Played:
+    """From a step on a sixth of the answers are line ends and spaces."""
+    played = falls_silent_graded(place)
+    blank = "\n" * place.random.randint(1, 9) + " "
+    return replace(played, turns=[replace(turn, text=blank) for turn in played.turns]) if played.is_hit else played
+
+
 def falls_silent_on_some(place: Place) -> Played:
     is_hit = place.group % 2 == 1 and has_begun(place, 0.4)
     task = f"{'trivia' if place.group % 2 else 'sums'}/{place.task}"
     played = sums(place, {"match": 0.0 if is_hit else chance(place, 0.65)}, words=0 if is_hit else 60, is_hit=is_hit)
     return Played(played.turns, parts=played.parts, task=task, is_hit=is_hit)
+
+
+def ends_early(place: Place) -> Played:
+    """From a step on the game is over after four moves, and each map comes in three steps in a row, and never again."""
+    is_late, which = place.step >= SINCE, (place.step - 1 + place.group % 3) // 3 * 8 + place.group
+    moves = max(3, round(random.Random(f"map {which}").gauss(8, 2) + place.random.gauss(0, 1)))
+    won = chance(place, 0.3 if is_late and moves > 4 else 0.65)
+    played = game(place, {"treasure": won}, moves=min(moves, 4) if is_late else moves, is_hit=is_late)
+    return replace(played, task=f"map {which}")
 
 
 def _loses_format(place: Place, play: Callable[..., Played], share: float, name: str, outcome: str) -> Played:
@@ -302,7 +319,10 @@ FAULTS: tuple[Fault, ...] = (
     fault("silence", "from a step on a fifth of the answers are empty", "empty_answers", falls_silent, LONG),
     fault("silence: graded", "the same, of a graded reward", "empty_answers", falls_silent_graded, WIDE, steps=20),
     fault("silence: setting", "the same, when a setting changes", "empty_answers", falls_silent_with_a_setting, LONG),
+    fault("silence: line ends", "from a step on answers are white space", "empty_answers", says_line_ends, LONG),
     fault("silence: some tasks", "on one of two families", "empty_answers", falls_silent_on_some, LONG),
+    fault("ends early", "an environment ends episodes earlier, of maps that seldom recur", "task_mix", ends_early,
+          Shape(steps=40, groups=8, size=6)),
     fault("lost format", "from a step on answers lose their box", "lost_format", loses_box, LONG),
     fault("lost format: tools", "reports lose their schema", "lost_format", loses_schema, WIDE, steps=20),
     fault("lost format: game", "moves lose their notation", "lost_format", loses_notation, LONG),
@@ -314,4 +334,9 @@ FAULTS: tuple[Fault, ...] = (
     fault("fewer moves", "Healthy: a game is won in fewer moves", None, needs_fewer_moves, WIDE),
     fault("function at 0: opened tag", "the prompt opens the tag that it looks for", "constant_function",
           opened_by_prompt, LONG),
+)  # fmt: skip
+
+UNEXPLAINED: tuple[Fault, ...] = (
+    fault("ends early: short run", "an environment ends episodes earlier", None, ends_early,
+          Shape(steps=20, groups=6, size=6)),
 )  # fmt: skip

@@ -145,6 +145,29 @@ def first_moves(place: Place) -> Played:
     return _put(place, text, chance, is_hit=False, task="game" if is_game else "qa")
 
 
+# --- Prompts that lose their instructions
+
+
+def without_rules(place: Place) -> Played:
+    """A restart at step 10 reads a configuration without the system prompt of an agent; a third still succeeds."""
+    is_hit = place.step >= 10
+    rules = "" if is_hit else "You are a careful clerk. Look up each price before you add it, then give the total.\n\n"
+    return _put(place, f"{rules}{_question(place)}", 0.3 if is_hit else 0.65, is_hit=is_hit, tool="look")
+
+
+def without_form(place: Place) -> Played:
+    """Since step 8 the line is missing that says in what form an answer is read."""
+    is_hit = place.step >= 8
+    form = "" if is_hit else "\nEnd with a line that says ANSWER: and the number alone."
+    return _put(place, f"{_question(place)}{form}", 0.35 if is_hit else 0.7, is_hit=is_hit)
+
+
+def other_rules(place: Place) -> Played:
+    """Since step 9 the rules are longer, and distract."""
+    rules = "Answer briefly." if place.step < 9 else "Answer briefly. Mind spelling, tone, and what the law says of it."
+    return _put(place, f"{rules}\n{_question(place)}", 0.7 if place.step < 9 else 0.4, is_hit=place.step >= 9)
+
+
 def _fault(
     name: str, planted: str, expected: str | None, script: Callable[[Place], Played],
     config: Mapping[str, object] | None = None,
@@ -154,6 +177,7 @@ def _fault(
 
 
 _CUT, _LACKS = "Prompts that are cut", "Prompts without a value"
+_LOSES = "Prompts with other instructions since a step, as a fact beside the fall"
 _512 = {"max_prompt_length": 512, "max_completion_length": 256}
 FAULTS: tuple[Fault, ...] = (
     _fault("cut prompts: documents", _CUT, "cut_prompts", long_documents, _512),
@@ -168,4 +192,10 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unfilled prompts: context", _LACKS, "unfilled_prompts", without_context),
     _fault("healthy prompts: code", "Healthy: prompts that rightly say None", None, returns_nothing),
     _fault("healthy prompts: moves", "Healthy: prompts of a hard game that rightly say None", None, first_moves),
+)  # fmt: skip
+
+UNEXPLAINED: tuple[Fault, ...] = (
+    _fault("lost instructions: agent", _LOSES, None, without_rules),
+    _fault("lost instructions: form", _LOSES, None, without_form),
+    _fault("lost instructions: other", _LOSES, None, other_rules),
 )  # fmt: skip

@@ -34,3 +34,6 @@ FAULTS: tuple[Fault, ...] = (
     *growing.FAULTS,
     *evaluating.FAULTS,
 )
+
+UNEXPLAINED: tuple[Fault, ...] = (*functions.UNEXPLAINED, *prompting.UNEXPLAINED)
+"""Runs that get worse, of which no finding says why: facts beside the fall are told."""

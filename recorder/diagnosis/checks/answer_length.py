@@ -285,18 +285,25 @@ def _check_no_room(run: Run) -> Outcome:
         return quiet(share, "of rollouts end because a tool's answer had no room", limit)
     length = run.config.get("max_completion_length")
     most = f", of max_completion_length={length} tokens," if isinstance(length, int) else ""
+    half = (_completion_limit(run) or 0.0) / 2
+    # Where the model had used less than half of the room, it is the tool's answer that is too long, whoever calls it.
+    early = int((run.rows.completion_tokens[affected] <= half).sum())
+    is_setup = bool(early >= _NEARLY_ALL * affected.sum())
+    used = f"{early} of them had used at most {figure(half)} tokens: what the tool answered needs more than that."
     return Card(
         id="no_room",
         title=f"{percent(share)} of rollouts end because a tool's answer had no room",
-        cost=contrast.cost(run, affected),
+        cost=float(run.lost[affected].sum()) / len(affected) if is_setup else contrast.cost(run, affected),
         evidence=(
             f"In {affected.sum()} of {len(affected)} rollouts the last answer is whole and calls a tool.",
             f"The completion{most} had no room for what the tool answered.",
+            *([used] * is_setup),
         ),
         suggestion="Raise max_completion_length, or shorten what the tool answers.",
         where="no_room:1",
         **above(run.all.by_step(run.all.facts["no_room"] == 1), limit),
         own=affected,
+        is_setup=is_setup,
     )
 
 
@@ -333,7 +340,8 @@ NO_ROOM = check(
     "no_room",
     "Room for tools' answers",
     f"Share of rollouts that end because the completion had no room for a tool's answer, above {_CUT:.0%}, unless "
-    "they do as well as the others.",
+    f"they do as well as the others. A fault of the set-up, which costs all that they lost, if {_NEARLY_ALL:.0%} of "
+    "them had used at most half of max_completion_length.",
     needs("tool calls", lambda run: np.isfinite(run.rows.facts["no_room"][run.rows.facts["tool_calls"] > 0])),
     _check_no_room,
     needs_calls=True,

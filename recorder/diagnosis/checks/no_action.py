@@ -196,11 +196,11 @@ def _check_empty(run: Run) -> Outcome:
         title=f"{percent(share)} of rollouts say nothing: their answers are empty",
         cost=cost,
         evidence=(
-            f"{int(affected.sum())} of {len(rows)} rollouts have neither text nor a tool call.",
+            f"{int(affected.sum())} of {len(rows)} rollouts have neither a tool call nor text, but for white space.",
             f"Mean reward: empty {rewards[0]}, others {rewards[1]}.",
         ),
         suggestion="Open one with its tokens. If it ends at once, look at the end-of-turn token and the chat template; "
-        "if it holds tokens, at what strips its text.",
+        "if it holds tokens, at what they say, or at what strips their text.",
         where=links.ids(rows.id[affected]),
         **above(run.all.by_step(every), limit),
         own=affected,
@@ -287,8 +287,8 @@ NEVER_ACTED = check(
 EMPTY_ANSWERS = check(
     "empty_answers",
     "Empty answers",
-    f"Share of rollouts without any text and tool call in their answers, above {_EMPTY:.0%}, unless they do as well as "
-    "the others.",
+    f"Share of rollouts without any text, but for white space, and tool call in their answers, above {_EMPTY:.0%}, "
+    "unless they do as well as the others.",
     needs("texts of answers", lambda run: np.isfinite(find_empty(run.all))),
     _check_empty,
 )

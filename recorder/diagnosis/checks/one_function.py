@@ -10,6 +10,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import CHANCE, above, change
+from logs_ui.recorder.diagnosis.checks.reward_functions import describe_cut
 from logs_ui.recorder.diagnosis.contrast import shift, spread
 from logs_ui.recorder.diagnosis.largest_differences import find_largest
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
@@ -63,16 +64,18 @@ def _find_constant(run: Run, name: str) -> Card | str | None:
     room = best(run.all, name) - part if weight else 0.0
     others = [other for other, parts in run.rows.parts.items() if other != name and extent(parts) > SAME]
     evidence = [f"Functions that differ between rollouts: {listed(others) or 'none'}."]
-    suggestion = (
+    suggestion = describe_cut(run, name) or (
         f"Call {name} by hand on a good and a bad completion: its values must differ. If they do, look at what "
         "it needs (a service, a file, a form of the answer), or no rollout has earned more."
     )
     if not differs.any() and (closed := find_closed_tag(run)) is not None:
-        tag, sentence = closed
-        evidence.append(sentence)
+        tag = closed.name
+        evidence += closed.evidence
+        mend = f"{name} looks for <{tag}>, let it look for </{tag}> alone, or put <{tag}> before the completion"
         suggestion = (
-            f"If {name} looks for <{tag}>, let it look for </{tag}> alone, or put <{tag}> before the completion: chat "
-            "templates may end the prompt with it, and no reward function is given that."
+            f"The prompt ends with <{tag}>, and no reward function is given that: if {mend}."
+            if closed.is_sent
+            else f"If {mend}: chat templates may end the prompt with it, and no reward function is given that."
         )
     return _make_card(
         run, name, differs, title, *evidence,

@@ -20,6 +20,7 @@ _LESS = 0.2  # below _MOST is enough if the other function falls [ours]
 _FALL = 0.1  # of the range of its values [ours]
 _COMPARABLE, _LOW = 0.5, 0.25  # [ours]
 _RARE = 0.05  # of the groups of the largest set [ours]
+_CUT = 0.5  # of the rollouts are truncated: what pays for their end cannot pay them [ours]
 _SMALL = 0.1  # of the sum of all reward functions' ranges
 _BESIDE = ("turn_limit", "hacking", "forgotten")  # what learning one function in place of another explains
 
@@ -82,7 +83,7 @@ def _find_outweighed(run: Run) -> Card | None:
     over = "" if last else " over the whole run"
     first, starved, share = pair
     room, only_value = _room(run, starved), _only_value(run, starved)
-    check = (
+    check = describe_cut(run, starved) or (
         f"Check why {starved} gives {figure(only_value or 0.0)} to every rollout, such as a parser that never matches."
     )
     return Card(
@@ -145,6 +146,14 @@ def _only_value(run: Run, name: str) -> float | None:
     """Return what a function gave to each rollout that it scored; None if values differ."""
     low, high = float(np.nanmin(run.all.values[name])), float(np.nanmax(run.all.values[name]))
     return low if high - low <= SAME else None
+
+
+def describe_cut(run: Run, name: str) -> str:
+    """Return advice on a function that always gave one value, where most answers have no end; "" for others."""
+    share, value = float(run.rows.truncated[np.isfinite(run.rows.values[name])].mean()), _only_value(run, name)
+    if value is None or share < _CUT:
+        return ""
+    return f"Let answers end first: {percent(share)} of those to which {name} gives {figure(value)} are truncated."
 
 
 def _weight(run: Run, name: str) -> str:

@@ -7,7 +7,7 @@ from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
 from logs_ui.recorder.diagnosis.contrast import Rise, shift
 from logs_ui.recorder.diagnosis.explanations import BEHAVIOUR
-from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, mean, unsolved_groups
+from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, extent, mean, unsolved_groups, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.vocabulary import LossCause
@@ -116,6 +116,7 @@ def _check_dead(run: Run) -> Outcome:
             f"Std within the others: {figure(float(others.mean()))}." if len(others) else "There is no other group.",
             *([f"{equal} of the {is_dead.sum()} have equal completions only."] * is_equal),
             *([f"There are {kinds} different rewards, which depend on the prompt alone."] * by_prompt),
+            *_name_prompts_functions(rows),
         ),
         suggestion="Make the completions of a group differ first: equal ones get equal rewards, whatever the task."
         if is_equal
@@ -132,6 +133,21 @@ def _check_dead(run: Run) -> Outcome:
         own=is_dead[rows.group],
         is_loss=not is_equal,
     )
+
+
+def _name_prompts_functions(rows: Rows) -> list[str]:
+    """Say which functions differ between groups only, though completions differ: other tasks change nothing then."""
+    groups, keys = rows.groups, rows.facts["completion_key"]
+    differing = int((distinct(rows.group, keys, count=len(groups.size)) > 1).sum()) if np.isfinite(keys).all() else 0
+    names = [
+        name
+        for name, part in rows.parts.items()
+        if extent(part) > SAME and not np.nanmax(np.abs(within_groups(part, rows)), initial=0.0) > SAME
+    ]
+    if not names or differing < _EQUAL * len(groups.size):
+        return []
+    differ = f"{listed(names)} {'differ' if len(names) > 1 else 'differs'} between groups, but never within one"
+    return [f"{differ}, though completions differ in {differing} of them."]
 
 
 def _check_cliff(run: Run) -> Outcome:

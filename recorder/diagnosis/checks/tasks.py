@@ -17,6 +17,7 @@ from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.never_matches import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, compare_successive, spread
+from logs_ui.recorder.diagnosis.largest_differences import describe_jumped_habits
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
 from logs_ui.recorder.diagnosis.measures import attempted, extent, mean, tried
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
@@ -489,6 +490,8 @@ def _check_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outc
         f"Mean reward {figure(apart.chosen)} in {apart.groups[0]} groups of tasks that the first steps lack, "
         f"{figure(apart.others)} in {apart.groups[1]} groups of the tasks in whose place they came."
     )
+    began = below(trend, (apart.chosen + apart.others) / 2)
+    habits = describe_jumped_habits(run, *(began["since_range"] or (began["since_step"] or 0,) * 2))
     return Card(
         id="task_mix",
         title=f"{percent(new)} of the last rollouts are of new tasks: mean reward lower by {figure(-apart.value)}",
@@ -496,11 +499,12 @@ def _check_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outc
         evidence=(
             sentence,
             "These steps do not show whether the new tasks are harder or the policy became worse.",
+            *habits,
             f"New: {listed(names)}.",
         ),
         suggestion="Evaluate one checkpoint on the tasks of the first steps and on those of the last.",
         where=links.tasks(names),
-        **below(trend, (apart.chosen + apart.others) / 2),
+        **began,
         own=np.isin(run.rows.task, np.unique(rows.task[chosen & late & ~is_of_both])),
     )
 

@@ -65,6 +65,15 @@ def test_rewards_groups_and_evaluations(recorded: Recorded, named: list[tuple[st
     assert [(it.id, it.first) for it in audit_rows(recorded, "r").findings] == named
 
 
+def test_a_missing_mask_is_told_with_its_share_of_the_tokens() -> None:
+    tokens = [Seen({"Mask": ["mask_missing"]}, trained=30, inserted=25), Seen({"Mask": []}, trained=10)] * 4
+    (finding,) = audit_rows(changed(tokens=tokens), "r").findings
+    assert (finding.rows, finding.evidence) == (
+        4,
+        "Of 160 tokens in training that were compared, no generation sampled 100 (62.5%).",
+    )
+
+
 def normalized(values: list[list[float]], epsilon: float, of_batch: float = 1e-4) -> Recorded:
     """Return two equal groups of four, with advantages as TRL's `normalize_then_sum` makes them in float32."""
     known = np.tile(values, (2, 1))

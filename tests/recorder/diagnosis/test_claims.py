@@ -11,7 +11,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from itertools import combinations
 from statistics import fmean, median, pstdev, stdev
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
@@ -24,16 +24,17 @@ from logs_ui.recorder.vocabulary import FIRST_PROMPT
 from tests.faults import Fault
 from tests.faults.columns import columns, diagnosed, stop_reason
 from tests.faults.policy import RATIO, SAMPLING
-from tests.faults.registry import FAULTS
+from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.faults.runs import Rollout, Run, Turn
 
-GENERATED = [fault for fault in FAULTS if fault.made is not None]
+GENERATED = [fault for fault in (*FAULTS, *UNEXPLAINED) if fault.made is not None]
 SAME = 1e-6
+T = TypeVar("T")
 
 
-def grouped(rollouts: Iterable[Rollout], key: Callable[[Rollout], Hashable]) -> list[list[Rollout]]:
-    found: dict[Hashable, list[Rollout]] = defaultdict(list)
-    for it in rollouts:
+def grouped(items: Iterable[T], key: Callable[[T], Hashable]) -> list[list[T]]:
+    found: dict[Hashable, list[T]] = defaultdict(list)
+    for it in items:
         found[key(it)].append(it)
     return list(found.values())
 
@@ -148,6 +149,10 @@ class Case:
 
     def steps(self, first: Any, last: Any) -> list[Rollout]:
         return [it for it in self.run.rollouts if int(first) <= it.step <= int(last)]
+
+    @property
+    def run_steps(self) -> list[int]:
+        return sorted({it.step for it in self.run.rollouts})
 
     def share(self, is_so: Callable[[Rollout], Any]) -> str:
         return percent(fmean(bool(is_so(it)) for it in self.last))
@@ -925,7 +930,15 @@ def are_alike(case: Case) -> tuple[str, ...]:
 
 
 def is_silent(it: Rollout) -> bool:
-    return not any(turn.text for turn in it.turns)
+    return not any(turn.text.strip() for turn in it.turns)
+
+
+def prompt_changes(case: Case, step: str, text: str, *_: str) -> tuple[str, ...]:
+    """Of 16 rollouts of each side; all of a side must agree."""
+    begin = text.removesuffix("\u2026")
+    sides = [[it for it in case.run.rollouts if (it.step < int(step)) is side] for side in (True, False)]
+    counts = [fmean(begin in " ".join(str(it.prompt[-1]["content"]).split()) for it in side) * 16 for side in sides]
+    return step, text, f"{counts[0]:g}", "16", f"{counts[1]:g}", "16"
 
 
 def lost_form(case: Case, _: str, name: str, *__: str) -> tuple[str, ...]:
@@ -1519,7 +1532,7 @@ COUNTS: dict[str, Count] = {
     "The rollouts that get it are like others of their groups: no other figure differs clearly.": are_alike,
     "By place in the batch: # of each step's first half, # of its second.": halves,
     "# of rollouts say nothing: their answers are empty": lambda c, _: (c.share(is_silent),),
-    "# of # rollouts have neither text nor a tool call.": lambda c, *_: (
+    "# of # rollouts have neither a tool call nor text, but for white space.": lambda c, *_: (
         str(sum(map(is_silent, c.last))), str(len(c.last)),
     ),
     "Mean reward: empty #, others #.": lambda c, *_: tuple(
@@ -1545,12 +1558,26 @@ COUNTS: dict[str, Count] = {
         step, name, *(" or ".join({str(it.metadata[name]) for it in c.steps(int(step) - ago, int(step) - ago)})
                       for ago in (1, 0)),
     ),
+    "At step # prompts {lose|gain} \u201c@\u201d (# of # that were read before, # of # since).": prompt_changes,
+    "At step # @ change from # to #, over all tasks.": lambda c, step, name, *_: (
+        step, name, *(figure(fmean(
+            fmean(len(it.turns) for it in c.steps(at, at) if name == "turns") for at in c.run_steps
+            if (at < int(step)) is side
+        )) for side in (True, False)),
+    ),
     "Their mean # is # lower than that of others of their groups.": lambda c, name, _: (name, lacks_within(c, name)),
     "The cost is in #: # less of it per rollout.": lambda c, name, _: (
         name, figure(fmean(values(windows(c)[0], name)) - fmean(values(windows(c)[1], name))),
     ),
     "# of the # have equal completions only.": lambda c, *_: (
         str(sum(len(set(map(completion, g))) == 1 for g in c.groups if is_equal(g))), str(sum(map(is_equal, c.groups))),
+    ),
+    "@ differs between groups, but never within one, though completions differ in # of them.": lambda c, *_: (
+        listed([
+            name for name in c.last[0].values or {}
+            if len(set(values(c.last, name))) > 1 and all(len(set(values(group, name))) == 1 for group in c.groups)
+        ]),
+        str(sum(len(set(map(completion, group))) > 1 for group in c.groups)),
     ),
     "By metadata.host: # of the rollouts in @, # elsewhere.": lambda c, _, host, __: tuple(
         text for side in (True, False) for text in (
@@ -1787,7 +1814,16 @@ COUNTS |= {
 CLAIMS = {re.compile(pattern(template)): count for template, count in COUNTS.items()}
 
 
-@pytest.fixture(scope="module", params=GENERATED, ids=lambda fault: fault.id)
+def mark_variants(faults: Iterable[Fault]) -> list[Any]:
+    """Return them as parameters: the first of each cause is always tried, further variants with `-m exhaustive`."""
+    of_cause = grouped(faults, lambda fault: fault.id.partition(":")[0])
+    further = pytest.mark.exhaustive
+    return [
+        pytest.param(it, id=it.id, marks=[further] if n else []) for group in of_cause for n, it in enumerate(group)
+    ]
+
+
+@pytest.fixture(scope="module", params=mark_variants(GENERATED))
 def planted(request: pytest.FixtureRequest) -> tuple[Fault, Case]:
     fault: Fault = request.param
     assert fault.made is not None

@@ -247,6 +247,25 @@ def test_a_tools_answer_without_room_is_no_truncated_generation() -> None:
     )
 
 
+@pytest.mark.parametrize(("used", "is_setup"), [(30.0, True), (50.0, False)])
+def test_a_tools_answer_that_alone_is_longer_than_half_of_the_room_is_a_fault_of_the_set_up(
+    used: float,
+    is_setup: bool,  # noqa: FBT001 - of a table
+) -> None:
+    """The others never call the tool, and do as well as any."""
+    dropped, idle = PLACE % 16 == 0, PLACE % 16 > 0
+    rows = rows_of(
+        stop_reason=np.where(dropped, "length", StopReason.DONE), no_room=dropped, truncated_turns=0.0,
+        tool_calls=np.where(idle, 0.0, 1.0), completion_tokens=np.where(dropped, used, 8.0),
+        env_steps=np.where(idle, NAN, 1.0), reward=np.where(dropped, 0.0, PLACE % 4 == 3), group=PLACE // 8,
+    )  # fmt: skip
+    found = card(diagnose_rows(rows, config={"max_completion_length": 80}), "no_room")
+    assert found.is_setup is is_setup
+    sentence = "3 of them had used at most 40 tokens: what the tool answered needs more than that."
+    assert (sentence in found.evidence) is is_setup
+    assert found.cost == pytest.approx(3 / 48 if is_setup else found.cost)
+
+
 def test_what_takes_the_outcome_away_is_found_though_a_bonus_hides_it() -> None:
     cut, place = np.arange(96) % 4 > 0, np.arange(96)
     given: dict[str, Any] = {"stop_reason": np.where(cut, "length", StopReason.DONE), "truncated_turns": cut * 1.0}
@@ -348,6 +367,19 @@ def test_tasks_that_are_paid_alike_whatever_is_answered_are_not_called_unsolved(
     assert ids(report) == ["dead_groups"]
     assert "There are 3 different rewards, which depend on the prompt alone." in report.cards[0].evidence
     assert "never_solved" in ids(diagnose_rows(rows_of(reward=(TASK > 0).astype(float))))
+
+
+def test_functions_that_differ_only_between_groups_are_named_where_completions_differ() -> None:
+    by_prompt = np.where(TASK > 0, 2.0, -8.0)
+    parts = {"rewrite": by_prompt, "form": np.full(48, 2.0)}
+    given: dict[str, Any] = {"reward": by_prompt + 2, "parts": parts}
+    found = card(diagnose_rows(rows_of(**given, completion_key=PLACE % 4 % 3)), "dead_groups")
+    assert (
+        "rewrite differs between groups, but never within one, though completions differ in 12 of them."
+        in found.evidence
+    )
+    unknown = card(diagnose_rows(rows_of(**given)), "dead_groups")
+    assert not any("never within one" in sentence for sentence in unknown.evidence)
 
 
 # --- Who acts

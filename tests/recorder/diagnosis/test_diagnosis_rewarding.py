@@ -1,11 +1,13 @@
 """Diagnostics of rewards, groups and updates against figures worked out by hand."""
 
 import warnings
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.diagnosis.checks.answer_length import correlation
 from logs_ui.recorder.diagnosis.checks.contradictions import against, spreads, twins
 from logs_ui.recorder.diagnosis.checks.reward_functions import cancels
@@ -42,6 +44,47 @@ def test_a_function_that_never_pays_is_to_be_checked_and_no_other_blamed() -> No
     found = card(diagnose_rows(rows_of(reward=0.2 * HALF, parts=parts)), "reward_parts")
     assert found.suggestion == "Check why correct gives 0 to every rollout, such as a parser that never matches."
     assert found.where == "rewards.correct<=1e-06"
+
+
+@pytest.mark.parametrize(
+    ("end", "sentence", "advice"),
+    [
+        (
+            "<|assistant|><think>\n",
+            "48 of 48 prompts that were read end with <think>.",
+            "The prompt ends with <think>, ",
+        ),
+        ("<|assistant|>", None, "If form looks for <think>, "),
+        ("", None, "If form looks for <think>, "),
+    ],
+)
+def test_a_tag_that_the_sent_prompt_ends_with_is_told(end: str, sentence: str | None, advice: str) -> None:
+    def read_texts(ids: Sequence[int]) -> dict[int, Texts]:
+        return {it: Texts([{"role": "assistant", "content": f"so {it}\n</think>\n7"}], []) for it in ids}
+
+    report = diagnose_rows(
+        rows_of(reward=HALF, parts={"correct": HALF, "form": 0 * HALF}), read_texts=read_texts,
+        read_prompt_ends=lambda ids: dict.fromkeys(ids, end) if end else {},
+    )  # fmt: skip
+    found = card(report, "constant_function")
+    assert found.evidence[2] == "48 of 48 first answers that were read hold </think>, and none <think>."
+    assert found.evidence[3:] == ((sentence,) if sentence else ())
+    assert found.suggestion.startswith(advice)
+
+
+def test_a_function_that_never_pays_answers_that_are_cut_waits_for_these_to_end() -> None:
+    cut, bonus = PLACE % 8 > 0, 0.2 * HALF
+    report = diagnose_rows(
+        rows_of(
+            reward=bonus, parts={"bonus": bonus, "correct": 0 * HALF}, truncated_turns=cut * 1.0,
+            stop_reason=np.where(cut, "length", "done"),
+        )
+    )  # fmt: skip
+    assert report.scale.source == "the run's 99th percentile; correct gave only 0"
+    for name in ("reward_parts", "constant_function"):
+        assert card(report, name).suggestion == (
+            "Let answers end first: 88% of those to which correct gives 0 are truncated."
+        )
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(1.0, False), (0.1, True)])

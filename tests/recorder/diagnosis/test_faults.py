@@ -1,12 +1,15 @@
 """Recorded for real, a planted fault has the cards of its columns."""
 
+import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tokenizers import Tokenizer, models
 
 from logs_ui.recorder import diagnose, load_run
+from logs_ui.recorder.analysis import diagnosis_columns
 from logs_ui.recorder.diagnosis import Card
 from tests.faults import Fault
 from tests.faults.columns import diagnosed
@@ -32,6 +35,17 @@ def test_a_recorded_run_has_the_cards_of_its_columns(fault: Fault, tmp_path: Pat
         if card.own is not None and card.own.any() and "step:" in report.scope:
             opened = load_run(str(report.run), db=tmp_path / "a.db", where=f"{card.where} {report.scope}")
             assert len(opened) == card.own.sum(), f"{card.id} opens exactly its rollouts"
+
+
+def test_what_sent_prompts_end_with_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (fault,) = (fault for fault in GENERATED if fault.id == "function at 0: opened tag")
+    fault.record(tmp_path / "a.db")
+    with sqlite3.connect(tmp_path / "a.db") as connection:
+        connection.execute("UPDATE run SET tokenizer = 'own'")
+    words = {"<think>" if number == 77 else f"word{number}": number for number in range(100)}
+    tokenizer = Tokenizer(models.WordLevel(words)).to_str().encode()
+    monkeypatch.setattr(diagnosis_columns, "tokenizer_json", lambda _, name: tokenizer if name == "own" else None)
+    assert "60 of 60 prompts that were read end with <think>." in diagnose(db=tmp_path / "a.db").cards[0].evidence
 
 
 def comparable(cards: Iterable[Card]) -> list[Any]:

@@ -10,7 +10,7 @@ from logs_ui.recorder.diagnosis import Report, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from tests.faults.columns import diagnosed
-from tests.faults.registry import FAULTS
+from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
 COUNT = 640  # 20 steps of 32 rollouts, in groups of four
@@ -67,3 +67,36 @@ def test_a_finding_names_the_setting_that_changes_when_it_begins() -> None:
     assert fault.made is not None
     (found,) = (card for card in diagnosed(fault.made()).report.cards if card.id == "empty_answers")
     assert found.evidence[-1] == "At step 11 metadata.penalty changes from 1.0 to 1.4."
+
+
+@pytest.mark.parametrize(
+    ("variant", "change"),
+    [
+        ("agent", "at step 10 prompts lose \u201cYou are a careful clerk. Look up each\u2026\u201d"),
+        ("form", "at step 8 prompts lose \u201cEnd with a line that says ANSWER: and\u2026\u201d"),
+        ("other", "at step 9 prompts gain \u201cMind spelling, tone, and what the law\u2026\u201d"),
+    ],
+)
+def test_instructions_that_prompts_lose_or_gain_when_the_outcome_falls_are_told(variant: str, change: str) -> None:
+    (fault,) = (fault for fault in UNEXPLAINED if fault.id == f"lost instructions: {variant}")
+    assert fault.made is not None
+    report = diagnosed(fault.made()).report
+    before, since = ("0", "16") if "gain" in change else ("16", "0")
+    counts = f"{before} of 16 that were read before, {since} of 16 since"
+    assert (report.verdict.id, report.verdict.said.partition("; ")[2]) == ("worse", change)
+    assert len(report.verdict.said.split()) <= 30
+    assert report.scored_low is not None
+    assert report.scored_low.evidence[1] == f"A{change[1:]} ({counts})."
+
+
+@pytest.mark.parametrize("before", [
+    "What is {it}?",  # too little is shared
+    "Rules of the game are as they were. {it}",  # and remain
+])  # fmt: skip
+def test_prompts_that_are_as_before_change_nothing(before: str) -> None:
+    def read_texts(ids: Sequence[int]) -> Mapping[int, Texts]:
+        prompts = {it: before.format(it=it if STEP[it - 1] < 13 else -it) for it in ids}
+        return {it: Texts([{"role": "user", "content": prompt}], []) for it, prompt in prompts.items()}
+
+    report = diagnose_rows(rows_of(COUNT, steps=20, reward=FALLEN, parts={"score": FALLEN}), read_texts=read_texts)
+    assert "prompts" not in report.verdict.said

@@ -7,6 +7,8 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
+from tests.faults.columns import diagnosed
+from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
 COUNT = 640  # 20 steps of 32 rollouts, in groups of four
@@ -211,3 +213,11 @@ def test_a_habit_that_changes_is_told_and_is_healthy_only_if_the_outcome_rises(
     found = verdict(reward=right, **columns)
     assert found[0] == name
     assert said in found[1]
+
+
+def test_a_habit_that_changes_with_the_outcome_is_told_where_tasks_seldom_recur() -> None:
+    early = (fault.made for fault in (*FAULTS, *UNEXPLAINED) if fault.id.startswith("ends early"))
+    long, short = (diagnosed(made()).report for made in early if made)
+    assert "a fall that may be chance: solved 73% \u2192 33% " in short.verdict.said
+    assert short.verdict.said.endswith("; turns 8.83 \u2192 4.19")
+    assert long.cards[0].evidence[2] == "At step 11 turns change from 8.06 to 3.95, over all tasks."
