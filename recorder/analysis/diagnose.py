@@ -12,7 +12,13 @@ import numpy as np
 
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.audit import NewestAudit
-from logs_ui.recorder.analysis.diagnosis_columns import RunColumns, labels_of, prompt_ends_of, texts_of
+from logs_ui.recorder.analysis.diagnosis_columns import (
+    RunColumns,
+    evaluated_texts_of,
+    labels_of,
+    prompt_ends_of,
+    texts_of,
+)
 from logs_ui.recorder.analysis.opened_runs import opened
 from logs_ui.recorder.analysis.references import compare_with
 from logs_ui.recorder.diagnosis import DIAGNOSTICS, Diagnostic, Report, Rows, Settings, diagnose_rows
@@ -128,6 +134,7 @@ class Diagnosis:
             diagnostics=(*DIAGNOSTICS, *(guarded(diagnostic, failed) for diagnostic in diagnostics)),
             read_labels=partial(labels_of, db, run.id or 0),
             read_texts=partial(texts_of, db, run.id or 0),
+            read_evaluated=partial(evaluated_texts_of, db, run.id or 0),
             read_prompt_ends=partial(prompt_ends_of, db, run),
             read_arithmetic=partial(self._audit.judge, db, run),
         )

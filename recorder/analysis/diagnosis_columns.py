@@ -43,6 +43,7 @@ _KINDS: dict[str, Any] = {
 SAMPLED = 30_000
 """Rollouts that are read of a large run, about: a thousand take 0.4 MB, and 15 ms per diagnosis."""
 
+_TEXTS = 60  # of evaluations, that are read
 _ROWS_AT_ONCE, _STEPS_AT_ONCE = 10_000, 500
 _Row = EvaluationRow
 
@@ -207,6 +208,16 @@ def texts_of(db: Database, run_id: int, ids: Sequence[int]) -> dict[int, Texts]:
         for rollout in rollouts
         if rollout.messages or rollout.actions
     }
+
+
+def evaluated_texts_of(db: Database, run_id: int, eval_name: str) -> dict[int, Texts]:
+    """Return the texts of some rollouts of the evaluations, as `Run.read_evaluated` has them."""
+    row = EvaluationRow
+    of = [col(row.run_id) == run_id, col(row.mode) == Mode.EVAL, col(row.eval_name) == eval_name]
+    query = select(col(row.id)).where(*of, col(row.status) != Status.RUNNING)
+    with Session(db) as session:
+        ids = [row_id for row_id in session.scalars(query) if row_id is not None]
+    return texts_of(db, run_id, ids[:: -(-len(ids) // _TEXTS) or 1])
 
 
 def prompt_ends_of(db: Database, run: Run, ids: Sequence[int]) -> dict[int, str]:

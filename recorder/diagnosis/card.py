@@ -38,6 +38,8 @@ class Texts(NamedTuple):
 
 ReadTexts = Callable[[Sequence[int]], Mapping[int, Texts]]
 """Returns the texts of rollouts by id; those that are not stored are left out."""
+ReadEvaluated = Callable[[str], Mapping[int, Texts]]
+"""Returns the same of some rollouts of the evaluations, by the name of the eval."""
 
 ReadPromptEnds = Callable[[Sequence[int]], Mapping[int, str]]
 """Returns what the last tokens of prompts decode to, by the rollout's id; those that are not known are left out."""
@@ -67,6 +69,7 @@ class Run:
         read_arithmetic: audits the newest of `rows`, which takes about 1 ms each.
         not_finite: the steps at which the trainer logged NaN or an infinity, by name.
         evaluations: mean rewards of the evaluations during the training, by the name of the eval.
+        read_evaluated: reads the texts of some rollouts of these.
     """
 
     rows: Rows
@@ -83,6 +86,7 @@ class Run:
     read_arithmetic: "ReadArithmetic | None" = None
     not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)
     evaluations: Mapping[str, Trend] = field(default_factory=dict)
+    read_evaluated: ReadEvaluated = read_nothing
 
     def sample(self, of: Bools, count: int) -> Mapping[int, Texts]:
         """Return the texts of at most `count` rollouts, spread evenly over those of all steps of which (N,) `of` is
@@ -245,7 +249,7 @@ class Card:
             return ""
         before = [value for step, value in self.trend if step < self.since_step]
         if self.trend and not before:
-            return "from the first step on"
+            return f"from the first {'evaluation' if self.is_of_evaluations else 'step'} on"
         is_worse = self.limit is not None and bool(before) and float(np.median(before)) > self.limit
         first, last = self.since_range or (self.since_step, self.since_step)
         between = f" (between {first:,} and {last:,})" if first < last else ""

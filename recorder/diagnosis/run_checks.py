@@ -22,6 +22,7 @@ from logs_ui.recorder.diagnosis.card import (
     NotJudged,
     Outcome,
     ReadArithmetic,
+    ReadEvaluated,
     ReadLabels,
     ReadPromptEnds,
     ReadTexts,
@@ -94,6 +95,7 @@ def diagnose_rows(
     diagnostics: tuple[Diagnostic, ...] = DIAGNOSTICS,
     read_labels: ReadLabels = read_nothing,
     read_texts: ReadTexts = read_nothing,
+    read_evaluated: ReadEvaluated = read_nothing,
     read_prompt_ends: ReadPromptEnds = read_nothing,
     read_arithmetic: ReadArithmetic | None = None,
 ) -> Report:
@@ -115,6 +117,7 @@ def diagnose_rows(
         diagnostics: the checks to run.
         read_labels: see `Run`.
         read_texts: see `Run`.
+        read_evaluated: see `Run`.
         read_prompt_ends: see `Run`.
         read_arithmetic: see `Run`; None: it is not audited.
     """
@@ -129,7 +132,7 @@ def diagnose_rows(
     gaps = {name: [step for step, value in trend if not isfinite(value)] for name, trend in (scalars or {}).items()}
     run = Run(
         last, rows, scale, waterfall(last, scale), settings, config or {}, finite(scalars or {}), attributed,
-        read_labels, read_texts, read_prompt_ends, read_arithmetic, gaps, evaluations or {},
+        read_labels, read_texts, read_prompt_ends, read_arithmetic, gaps, evaluations or {}, read_evaluated,
     )  # fmt: skip
     steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
     span = "" if steps is None else f"step:{steps[0]}" if steps[0] == steps[1] else f"step:{steps[0]}..{steps[1]}"
@@ -158,7 +161,7 @@ def diagnose_rows(
     of_each = partial(
         diagnose_rows, settings=settings, config=config, scalars=scalars, has_ended=has_ended, attributed=attributed,
         evaluations=evaluations, scale=scale, diagnostics=diagnostics, read_texts=read_texts,
-        units=min(len(evals), _ENVIRONMENTS), in_full=False,
+        read_evaluated=read_evaluated, units=min(len(evals), _ENVIRONMENTS), in_full=False,
     )  # fmt: skip
     environments = _environments(rows, evals, of_each) if len(evals) > 1 else ()
     return Report(

@@ -38,6 +38,7 @@ def diagnosed(run: Run) -> Diagnosed:
     report = diagnose_rows(
         rows, config=run.config, scalars=scalars, evaluations=evaluations, has_ended=run.has_ended,
         read_labels=partial(_labels, run), read_texts=partial(_texts, run),
+        read_evaluated=partial(_evaluated, run),
     )  # fmt: skip
     return Diagnosed(rows, report, Settings(), run.config, scalars, evaluations)
 
@@ -77,6 +78,10 @@ def columns(run: Run) -> Rows:
 def _texts(run: Run, ids: Sequence[int]) -> dict[int, Texts]:
     chosen = {it: run.rollouts[it - 1] for it in ids}
     return {it: Texts(_messages(rollout), _actions(rollout)) for it, rollout in chosen.items()}
+
+
+def _evaluated(run: Run, _: str) -> dict[int, Texts]:
+    return {number: Texts(_messages(it), _actions(it)) for number, it in enumerate(run.evaluation)}
 
 
 def _labels(run: Run, rows: Rows) -> dict[str, list[str | None]]:

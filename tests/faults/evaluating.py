@@ -59,6 +59,16 @@ def is_harder(place: Place) -> Played:
     return _search(place, chance(place, 0.15 + 0.3 * place.progress))
 
 
+def told(place: Place, rates: tuple[float, float]) -> Played:
+    """A system message says how to answer."""
+    return replace(untold(place, rates), system="Search before you answer. End with: the answer is ...")
+
+
+def untold(place: Place, rates: tuple[float, float]) -> Played:
+    """Tasks are answered at the first of the rates at first, at the second at last."""
+    return _search(place, chance(place, rates[0] + (rates[1] - rates[0]) * place.progress))
+
+
 def _fault(name: str, planted: str, script: Script, evaluated: Script, expected: str | None, **more: Any) -> Fault:
     shape = replace(_EVALUATED, evaluated=evaluated, **more)
     return Fault(name, planted, expected, partial(generated, script, shape))
@@ -75,6 +85,12 @@ FAULTS: tuple[Fault, ...] = (
            "evaluation_gap"),
     _fault("evaluation gap: judge", "Essays of the training please the judge ever more, others do not",
            partial(graded, rise=0.4), partial(graded, rise=0.0), "evaluation_gap", tasks=0, every=7),
+    _fault("evaluation gap: untold", "Only the training's prompts have a system message",
+           partial(told, rates=(0.6, 0.85)), partial(untold, rates=(0.1, 0.08)), "evaluation_gap"),
+    _fault("evaluation gap: untold, level", "The same, and nothing is learned",
+           partial(told, rates=(0.6, 0.6)), partial(untold, rates=(0.15, 0.15)), "evaluation_gap", tasks=0, every=6),
+    _healthy("untold", "an evaluation without a system message that does as well",
+             partial(told, rates=(0.3, 0.8)), partial(untold, rates=(0.3, 0.8))),
     _healthy("follows", "an evaluation that rises less than the training", learns, follows),
     _healthy("harder", "an evaluation of harder tasks", learns, is_harder, every=8),
     _healthy("level", "an evaluation that differs by chance", level, level),

@@ -11,6 +11,7 @@ from tests.faults.runs import Turn
 from tests.faults.scripts import Place, Played, Script, Shape, generated
 
 _SHAPE = Shape(steps=24, groups=8, size=8, tasks=48)
+_FEW_TRIES = Shape(steps=30, groups=6, size=4, tasks=60)
 _COURSE = Shape(steps=60, groups=8, size=6, tasks=1)
 _FAMILIES = ("algebra", "geometry", "logic", "counting")
 
@@ -216,6 +217,33 @@ def graded_without_references(place: Place) -> Played:
 def missing_references(place: Place) -> Played:
     """Every eighth task has none."""
     return _referred(place, None, is_hit=place.task % 8 == 5)
+
+
+# --- A family that nobody can solve, of whose tasks each one has few attempts
+
+
+def _proves(place: Place, *, is_hit: bool, chance: float, task: str, **metadata: str) -> Played:
+    """Three commands to a proof checker, which lacks a file for some."""
+    error = f"checker.lean:{place.random.randrange(1, 9)}:0\nImportError: unknown package 'Mathlib'\nexit code 1"
+    heard = [error if is_hit and _is(place, 0.6) else f"goals: {said(place, 3)}" for _ in range(3)]
+    turns = [Turn(said(place, 4), {"check": said(place, 2)}, text, done=False) for text in heard]
+    turns.append(Turn(said(place, 4), {"submit": said(place, 1)}, "submitted", done=True))
+    return Played(turns, float(not is_hit and _is(place, chance)), task=task, metadata=metadata, is_hit=is_hit)
+
+
+def lacks_a_package(place: Place) -> Played:
+    """Geometry has no library; the other tasks differ, and get easier."""
+    rate = (0.1, 0.3, 0.5, 0.7)[place.task // 4 % 4] * (0.7 + 0.4 * place.progress)
+    task = f"{_family(place)}/{place.task:03d}"
+    return _proves(place, is_hit=_family(place) == "geometry", chance=rate, task=task)
+
+
+def lacks_a_package_by_column(place: Place) -> Played:
+    """The same of a value of a column, whose tasks have no common name."""
+    is_hit = place.task % 3 == 2
+    library = ("std", "core", "mathlib")[place.task % 3]
+    rate = 0.15 + 0.5 * (place.task % 5) / 5
+    return _proves(place, is_hit=is_hit, chance=rate, task=f"lemma {place.task}", library=library)
 
 
 # --- A table that is empty, where other answers hold other numbers
@@ -451,6 +479,14 @@ FAULTS: tuple[Fault, ...] = (
     _fault("no reference: empty", "answers of one family are empty since halfway", "final_answers", empty_references),
     _fault("no reference: blank", "answers of two families are blank", "final_answers", blank_references),
     _fault("no reference: missing", "every eighth task has no answer", "final_answers", missing_references),
+    _fault("unsolved family", "the proofs of one family lack a package", "never_solved", lacks_a_package, _FEW_TRIES),
+    _fault(
+        "unsolved family: column",
+        "the same of a value of a column",
+        "never_solved",
+        lacks_a_package_by_column,
+        _FEW_TRIES,
+    ),
     _fault("empty table: family", "queries of one family find no rows", "new_observation", empty_tables),
     _fault("empty table: host", "queries of a third find no rows", "new_observation", empty_tables_on_a_host),
     _fault("empty table: search", "a search finds nothing", "new_observation", no_matches),

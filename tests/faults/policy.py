@@ -12,6 +12,7 @@ from tests.faults.scripts import Place, Played, Script, Shape
 
 SAMPLING = "sampling/sampling_logp_difference/mean"
 RATIO = "sampling/importance_sampling_ratio/mean"
+TOO_HARD = Shape(steps=60, groups=8, size=8, tasks=40)
 KEPT = Shape(steps=24, groups=8, tasks=0)
 MOVING = {"learning_rate": 1e-5, "grad_norm": 0.4}
 
@@ -69,6 +70,18 @@ def unsolvable_out_of_turns(place: Place) -> Played:
         return answered(place, parts={"correct": chance(place, 0.8)})
     played = answered(place, parts={"correct": 0.0}, is_hit=True)
     return replace(played, turns=[replace(turn, done=False) for turn in played.turns], stop="turn_limit")
+
+
+def too_hard(place: Place) -> Played:
+    """Three quarters of the tasks cannot be solved, and some of the others hardly."""
+    is_hit = place.task % 4 != 1
+    return answered(place, parts={"correct": 0.0 if is_hit else chance(place, 0.02 * 2 ** (place.task // 4 % 5))})
+
+
+def hard(place: Place) -> Played:
+    """Tasks are of all degrees of difficulty, and some have no success yet."""
+    rate = (0.6, 0.5, 0.35, 0.25, 0.15, 0.1, 0.06, 0.04, 0.02, 0.01)[place.task % 10]
+    return answered(place, parts={"correct": chance(place, rate * (1 + place.progress))})
 
 
 def all_unsolvable(place: Place) -> Played:
@@ -229,6 +242,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("unsolvable tasks: many", "the same, of 24 tasks", "never_solved", some_unsolvable, MANY_TASKS, groups=12),
     fault("unsolvable tasks: turns", "they run out of turns", "never_solved", unsolvable_out_of_turns, LARGE),
     fault("unsolvable tasks: all", "the environment rewards nothing", "never_solved", all_unsolvable, RUNNING),
+    fault("unsolvable tasks: most", "three of four cannot be solved", "never_solved", too_hard, TOO_HARD),
     fault("forgotten task", "one of four tasks is not solved any more", "forgotten", forgets, LONG),
     fault("forgotten task: large", "the same, of 512 rollouts", "forgotten", forgets, LARGE),
     fault("wrong grouping", "each group contains two prompts", "wiring", prompts_mixed),
@@ -284,6 +298,7 @@ FAULTS: tuple[Fault, ...] = (
     _healthy("slow", "it hardly learns", learns_slowly, LARGE),
     _healthy("one task", "it learns one task", learns, FEW_TASKS),
     _healthy("many tasks", "it learns 24 tasks", learns, MANY_TASKS),
+    _healthy("hard", "tasks of all degrees of difficulty", hard, TOO_HARD, steps=9),
     _healthy("running", "it learns, while it runs", learns, RUNNING),
     _healthy("two functions", "two reward functions that both matter", two_that_matter, LARGE),
     _healthy("style", "a small reward for style", small_style, LARGE),

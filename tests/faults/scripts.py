@@ -89,6 +89,7 @@ class Played:
         prompt: ids of its prompt; None: made of task and group.
         task: its name, in place of the group's.
         asked: the text of its prompt; None: made of task and group.
+        system: the system message before it; None: there is none.
         policy_step, staleness, metadata: see `Rollout`.
         is_hit: True if it suffers from the planted fault.
     """
@@ -104,6 +105,7 @@ class Played:
     prompt: Sequence[int] | None = None
     task: str | None = None
     asked: str | None = None
+    system: str | None = None
     policy_step: int | None = None
     staleness: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -151,9 +153,10 @@ def _step(step: int, script: Script, shape: Shape, number: int, seed: str) -> It
 def _rollout(place: Place, played: Played, shape: Shape) -> Rollout:
     values = {"solved": shape.paid(played.quality)} if played.parts is None else played.parts
     asked = played.asked or f"Task {place.task}, game {place.group} of step {place.step}."
+    first = [{"role": "system", "content": played.system}] if played.system else []
     return Rollout(
         place.step, place.group, place.generation, played.task or (f"task {place.task}" if shape.tasks else None),
-        [{"role": "user", "content": asked}], played.turns,
+        [*first, {"role": "user", "content": asked}], played.turns,
         None if played.raises is not None else values, weights=None if played.parts is None else played.weights,
         tokens=_tokens(place, played) if shape.tokens else None, stop=played.stop, raises=played.raises,
         policy_step=played.policy_step, staleness=played.staleness, metadata=played.metadata,

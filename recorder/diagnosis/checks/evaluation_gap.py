@@ -6,7 +6,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
-from logs_ui.recorder.diagnosis.change_point import find_crossing, inflation
+from logs_ui.recorder.diagnosis.change_point import change, find_crossing, inflation
 from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.mean_difference import student_tail
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints
@@ -18,6 +18,8 @@ _CHANCE = 0.01  # the probability by chance of such a slope, of a handful of eva
 _GROWS = 0.15  # of the range of rewards [ours]
 _FOLLOWS = 0.25  # of the training's rise: an evaluation that rises by so much follows it [ours]
 _ROW = 3  # evaluations in a row, by whose mean the best is chosen: one alone may be luck [ours]
+_READ, _ENOUGH = 60, 16  # rollouts of either side whose prompts are read; at least
+_SYSTEM = {"system", "developer"}  # roles
 _RECURS = 3  # steps at which a task is trained on: then it may be learned by heart [ours]
 
 
@@ -40,14 +42,15 @@ def _list_evaluations(run: Run) -> list[_Evaluations]:
         # An eval that is trained on, too, is compared with itself; another one with all that is trained on.
         rows = run.all.where(run.all.in_eval(name)) if run.all.in_eval(name).any() else run.all
         training = np.array(rows.by_step(rows.reward), float).reshape(-1, 2)
-        points, before = [], -math.inf
-        for step, mean in trend:
-            between = (training[:, 0] > before) & (training[:, 0] <= step)
-            if between.any():
-                points.append((step, mean, float(training[between, 1].mean())))
-                before = step
-        columns = np.array(points, float).reshape(-1, 3).T
-        every.append(_Evaluations(name, columns[0].astype(int), columns[1], columns[2]))
+        steps, evaluated = np.array(trend, float).reshape(-1, 2).T
+        ends = np.searchsorted(training[:, 0], steps, side="right")
+        starts = np.append(0, ends[:-1])
+        has_trained = ends > starts
+        trained = np.zeros(0)
+        if has_trained.any():
+            sums = np.add.reduceat(training[: ends[-1], 1], starts[has_trained])
+            trained = sums / (ends - starts)[has_trained]
+        every.append(_Evaluations(name, steps[has_trained].astype(int), evaluated[has_trained], trained))
     return every
 
 
@@ -69,8 +72,12 @@ def _check(run: Run) -> Outcome:
     if not judged:
         return NotJudged(f"Fewer than {_ROUNDS} evaluations with training between them.")
     worst = max(judged, key=lambda evaluation: _fit_rise(evaluation.gaps)[0])
-    (gap, chance), (trained, _), (evaluated, _) = map(_fit_rise, (worst.gaps, worst.trained, worst.means))
-    if gap <= least or chance >= _CHANCE or evaluated > max(_FOLLOWS * trained, 0.0):
+    (gap, chance), (trained, _), (evaluated, of_level) = map(_fit_rise, (worst.gaps, worst.trained, worst.means))
+    grows = gap > least and chance < _CHANCE and evaluated <= max(_FOLLOWS * trained, 0.0)
+    if not grows:  # a gap that does not grow may be harder tasks
+        worst = max(judged, key=lambda evaluation: evaluation.gaps.min())
+    prompts = _compare_prompts(run, worst.name) if grows or worst.gaps.min() > least else []
+    if not grows and not prompts:
         size = f"from {figure(float(worst.gaps[0]))} to {figure(float(worst.gaps[-1]))}"
         return Below(
             f"Training reward less evaluation reward ({worst.name}): {size} in {len(worst.steps)} evaluations."
@@ -82,25 +89,36 @@ def _check(run: Run) -> Outcome:
         for values in (worst.trained, worst.means)
     )
     first, last = (float(part.mean()) for part in (worst.gaps[:third], worst.gaps[-third:]))
-    trend, limit = tuple(zip(worst.steps.tolist(), worst.gaps.tolist(), strict=True)), first + (last - first) / 4
+    trend, evaluations = (
+        tuple(zip(worst.steps.tolist(), values.tolist(), strict=True)) for values in (worst.gaps, worst.means)
+    )
+    limit, is_old = first + (last - first) / 4, first > least
     in_a_row = np.convolve(worst.means, np.full(_ROW, 1 / _ROW), "valid").tolist()
     best, times = int(np.argmax(in_a_row)), _count_steps_per_task(run)
     steps = worst.steps[best : best + _ROW].tolist()
+    row = f"Best {_ROW} evaluations in a row: mean {figure(in_a_row[best])}, steps {steps[0]:,} to {steps[-1]:,}."
+    # Of evaluations that differ by no more than chance none is the best.
+    differ = grows and (of_level < _CHANCE or change(evaluations) is not None)
     return Card(
         id="evaluation_gap",
         title=f"Evaluation rewards go from {evaluation}, training rewards from {training}",
-        cost=gap,
+        cost=gap if grows else float(worst.gaps.mean()),
         evidence=(
             f"Means of the first and last {third} of {rounds} evaluations ({worst.name}), and of steps before.",
-            f"Best {_ROW} evaluations in a row: mean {figure(in_a_row[best])}, steps {steps[0]:,} to {steps[-1]:,}.",
+            *prompts,
+            *[row] * differ,
             *([f"Half of the tasks were trained on at {times} steps or more."] if times > 1 else []),
         ),
-        suggestion=_advise(steps[_ROW // 2], rises=trained > least, recurs=times >= _RECURS),
+        suggestion="Give both the same messages, the system message among them, then compare again."
+        if prompts
+        else _advise(
+            steps[_ROW // 2] if differ else None, is_learned=trained > least and not is_old and times >= _RECURS
+        ),
         where=f"mode:{Mode.EVAL}",
         own=np.zeros(len(run.rows), bool),
         trend=trend,
-        since_step=find_crossing(trend, limit),
-        half_step=find_crossing(trend, (first + last) / 2),
+        since_step=trend[0][0] if is_old else find_crossing(trend, limit),
+        half_step=None if is_old else find_crossing(trend, (first + last) / 2),
         limit=limit,
         measure="the gap",
         is_loss=False,
@@ -115,12 +133,30 @@ def _count_steps_per_task(run: Run) -> int:
     return int(np.median(counts[counts > 0])) if pairs.size else 0
 
 
-def _advise(best: int, *, rises: bool, recurs: bool) -> str:
-    keep = f"eep the checkpoint of step {best:,}"
-    if rises and recurs:
-        return f"K{keep}. Train on more tasks, on each of them fewer times, or with a larger beta."
+def _compare_prompts(run: Run, name: str) -> list[str]:
+    """Return a sentence if all rollouts of the one have a system message, and none of the other: those of the training
+    and those of the evaluation that were read.
+    """
+    of = run.all.in_eval(name)
+    sides = run.sample(of if of.any() else ~of, _READ), run.read_evaluated(name)
+    told = [[any(it.get("role") in _SYSTEM for it in texts.messages) for texts in side.values()] for side in sides]
+    if min(map(len, told)) < _ENOUGH or any(any(side) != all(side) for side in told) or all(told[0]) == all(told[1]):
+        return []
+    which, other = ("all", "none") if all(told[0]) else ("none", "all")
+    sentence = (
+        f"Of {len(told[0])} rollouts of the training that were read, {which} have a system message; of {len(told[1])} "
+        f"of the evaluation, {other}."
+    )
+    return [sentence]
+
+
+def _advise(best: int | None, *, is_learned: bool) -> str:
+    keep = "" if best is None else f"eep the checkpoint of step {best:,}"
+    if is_learned:
+        return f"{keep and f'K{keep}. '}Train on more tasks, on each of them fewer times, or with a larger beta."
     inputs = "prompts, tools, sampling settings, reward functions"
-    return f"Compare what the evaluation is given with what the training is: {inputs}. If it is alike, k{keep}."
+    likewise = keep and f" If it is alike, k{keep}."
+    return f"Compare what the evaluation is given with what the training is: {inputs}.{likewise}"
 
 
 EVALUATION_GAP = check(
@@ -129,7 +165,9 @@ EVALUATION_GAP = check(
     f"In {_ROUNDS} or more evaluations during the training, the training's mean reward (of the steps since the "
     f"evaluation before) less the evaluation's grows by more than {_GROWS:.0%} of the range of rewards, by a straight "
     f"line whose slope has a probability by chance below {_CHANCE:g}, while the evaluation does not rise by "
-    f"{_FOLLOWS:.0%} of what the training does.",
+    f"{_FOLLOWS:.0%} of what the training does; or it is larger than that at every evaluation, and all rollouts of "
+    "the one that are read have a system message, and none of the other. If the first third of the evaluations already "
+    "has such a gap, no later step is told. Evaluations that differ by no more than chance have no best ones.",
     needs("an evaluation during the training", lambda run: [len(trend) for trend in run.evaluations.values()]),
     _check,
 )

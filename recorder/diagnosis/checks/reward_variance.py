@@ -103,9 +103,13 @@ def _check_dead(run: Run) -> Outcome:
     by_prompt, is_told = follows_prompt(rows), run.scale.success.is_defined
     kinds, equal = len(np.unique(np.round(groups.mean[is_dead], 6))), int((alike(rows)[is_dead] >= 1).sum())
     is_equal = bool(equal >= _EQUAL * is_dead.sum())
+    has_solved = np.bincount(rows.group, run.scale.success.solved(rows), len(groups.size)) > 0
+    lowest = failed & ~has_solved & (groups.mean <= np.nanmin(rows.reward) + SAME)
+    all_fail = is_told and not by_prompt and bool(lowest.sum() > is_dead.sum() / 2)
     return Card(
         id="dead_groups",
-        title=f"{percent(share)} of groups have zero reward variance, and so zero advantage",
+        title=f"{percent(share)} of groups have zero reward variance, and so zero advantage"
+        + f": in {lowest.sum()} of these {is_dead.sum()} every rollout fails, at the lowest reward" * all_fail,
         cost=float(run.lost[failed[rows.group]].sum()) / len(rows),
         evidence=(
             *([f"{failed.sum()} of {len(failed)} groups all-fail, {(is_dead & ~failed).sum()} all-pass."] * is_told),
@@ -121,6 +125,8 @@ def _check_dead(run: Run) -> Outcome:
         else "Call the reward functions by hand on two completions of one prompt. If their rewards differ, start with "
         "easier tasks, raise num_generations, or add partial credit."
         if share >= _NEARLY_ALL
+        else "Start with easier tasks, filter out those that always fail, raise num_generations, or add partial credit."
+        if all_fail
         else "Filter out tasks that always fail or always pass, raise num_generations, or add partial credit.",
         where="spread:0",
         **above(trend, limit),

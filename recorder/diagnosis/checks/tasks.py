@@ -1,12 +1,15 @@
 """Finds tasks that regressed, tasks that are never solved, and a mix of tasks that became harder."""
 
 import math
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
+from logs_ui.recorder.action_text import observed_text
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
@@ -17,7 +20,8 @@ from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, compare_successiv
 from logs_ui.recorder.diagnosis.largest_differences import describe_jumped_habits
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
 from logs_ui.recorder.diagnosis.measures import attempted, extent, mean, tried
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, means
+from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
 from logs_ui.recorder.diagnosis.tables.tasks import (
@@ -28,6 +32,7 @@ from logs_ui.recorder.diagnosis.tables.tasks import (
     UNSOLVED_CHANCE,
     Label,
     are_beyond_chance,
+    expect_unsolved,
     find_falls,
     labels,
 )
@@ -38,6 +43,10 @@ from logs_ui.recorder.vocabulary import Lack, LossCause
 
 _LENGTH = 60  # characters of an answer that is quoted
 _READ, _TASKS_READ, _ANSWERS, _AGREE = 800, 40, 5, 0.6  # answers; tasks; answers of one; of these, that agree [ours]
+_MOST = 0.5  # of the last rollouts are of tasks that are never solved [ours]
+_HEARD, _HARDLY = 32, 0.1  # rollouts whose observations are read; of the others that have the same error [ours]
+_ERROR = re.compile(r"^\W*([\w.]*(?:Error|Exception)\b.*?)\s*$", re.MULTILINE)
+_VERIFY = "Verify these references by hand first: the model may be right."
 _RECOVERED = 0.8  # of the share of before, in the last steps, above which a family counts as recovered [ours]
 _LIKEWISE = 0.5  # of the fall of the tasks named, from which on the others fell with them [ours]
 _ENOUGH = f"{ATTEMPTS}+ attempts after their first step"
@@ -179,9 +188,18 @@ def never_solved(run: Run) -> Bools:
 def _check_never(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return _UNDEFINED
-    rows = run.rows
-    unsolved = never_solved(run)
+    rows, unsolved = run.rows, never_solved(run)
     hopeless = are_beyond_chance(run.all, run.scale, unsolved)
+    expected = None
+    if (hopeless < unsolved).any() and np.isin(rows.task, np.flatnonzero(unsolved)).mean() >= _MOST:
+        expected = expect_unsolved(run.all, run.scale, unsolved)
+        hopeless = hopeless if expected is None else unsolved
+    place = _find_unsolved_place(run)
+    if place is not None and not follows_prompt(rows):
+        apart = np.isin(np.arange(len(unsolved)), run.all.task[place.inside], invert=True)
+        own = place.inside[run.all.step >= rows.steps[0]]
+        if own.sum() >= np.isin(rows.task, np.flatnonzero(hopeless & apart)).sum():
+            return _make_place_card(run, place, own, unsolved & apart, hopeless & apart)
     affected = np.isin(rows.task, np.flatnonzero(hopeless))
     heard = run.all.env_reward_sum
     is_out_of_reach = np.isfinite(heard).any() and extent(heard) <= SAME  # the environment rewards no rollout either
@@ -193,43 +211,137 @@ def _check_never(run: Run) -> Outcome:
         why = "do not occur in the last steps" if hopeless.any() else "may be hard tasks that had too few attempts"
         rest = f", and {why}" if unsolved.any() else ""
         return Below(f"Of {often:,} tasks with {least}+ attempts, {unsolved.sum():,} were never solved{rest}.")
-    if hopeless.all() and not is_out_of_reach:
-        return NotJudged("No task is solved at all: the cause may be other than the tasks.")
-    if follows_prompt(rows):
-        return NotJudged("The reward depends on the prompt alone: no completion could have changed it.")
-    others = float(run.lost[~affected].mean()) if (~affected).any() else 0.0
-    cost = float(max(run.lost[affected].mean() - others, 0.0) * affected.mean())
-    cost = run.cost_of(LossCause.WRONG_ANSWER) if hopeless.all() else cost
+    is_unclear = hopeless.all() and not is_out_of_reach
+    if is_unclear or follows_prompt(rows):
+        prompt = "The reward depends on the prompt alone: no completion could have changed it."
+        return NotJudged("No task is solved at all: the cause may be other than the tasks." if is_unclear else prompt)
     names = [rows.tasks[task] for task in np.flatnonzero(hopeless).tolist()]
     judged = f"{often:,} tasks" + ("" if often == len(rows.tasks) else f" with {least}+ attempts")
     attempts = int(np.isin(run.all.task, np.flatnonzero(hopeless)).sum())
-    left_out = int((unsolved & ~hopeless).sum())
-    more = (
-        f"{left_out:,} more {'was' if left_out == 1 else 'were'} not solved, in so few attempts that it may be chance."
+    more = _count_unsure(unsolved, hopeless)
+    title = f"{len(names)} of {judged} {'is' if len(names) == 1 else 'are'} never solved" + ", beyond chance" * len(
+        more
     )
+    by_chance = "" if expected is None else "fewer than 1" if expected < 1 else f"about {expected:.0f}"
     return Card(
         id="never_solved",
-        title=f"{len(names)} of {judged} {'is' if len(names) == 1 else 'are'} never solved"
-        + ", beyond chance" * (left_out > 0),
-        cost=cost,
+        title=title if expected is None else f"{title}, in {attempts / len(names):.0f} attempts each on average",
+        cost=run.cost_of(LossCause.WRONG_ANSWER) if hopeless.all() else _cost(run, affected),
         evidence=(
             (
                 f"{listed(names)}: none of {attempts} attempts over the whole run solved it "
                 f"({run.scale.success.description})."
             ),
-            (
-                f"{int(affected.sum())} attempts are in the last steps: {percent(float(affected.mean()))} of their "
-                "rollouts."
-            ),
-            *[more] * (left_out > 0),
+            *[f"If all tasks were equally hard, chance would leave {by_chance} unsolved."] * bool(by_chance),
+            _describe_extent(affected),
+            *more,
             *(agreed := _name_agreed(run, hopeless)),
         ),
-        suggestion="Verify these references by hand first: the model may be right."
+        suggestion=_VERIFY
         if agreed
         else "Drop them, start with easier tasks (curriculum), or verify by hand that they are solvable.",
         where=links.tasks(names),
         own=affected,
     )
+
+
+def _cost(run: Run, own: Bools) -> float:
+    others = float(run.lost[~own].mean()) if (~own).any() else 0.0
+    return float(max(run.lost[own].mean() - others, 0.0) * own.mean())
+
+
+def _describe_extent(own: Bools) -> str:
+    return f"{int(own.sum())} attempts are in the last steps: {percent(float(own.mean()))} of their rollouts."
+
+
+def _count_unsure(unsolved: Bools, hopeless: Bools, where: str = "") -> list[str]:
+    count = int((unsolved & ~hopeless).sum())
+    were = "was" if count == 1 else "were"
+    return [f"{count:,} more{where} {were} not solved, in so few attempts that it may be chance."] * (count > 0)
+
+
+class _Place(NamedTuple):
+    """Values of a filter's `field` of which no rollout was solved."""
+
+    field: str
+    names: list[str]
+    inside: Bools  # (N,) of all steps
+
+
+def _find_unsolved_place(run: Run) -> _Place | None:
+    """Return the evals, families of tasks or values of a column of the dataset that have several tasks, occur in the
+    last steps, and of which nothing was solved, beyond chance: those of one kind, with the most rollouts.
+    """
+    rows, is_tried, families = run.all, tried(run.all, run.scale), with_families(run.all)
+    won = np.where(is_tried, run.scale.success.outcomes(rows), np.nan)
+    fails, is_last = 1 - (mean(won) or 0.0), rows.step >= run.rows.steps[0]
+    kinds = [("eval", rows.evals, rows.eval)]
+    kinds += [] if families is None else [("family", families.tasks, families.task)]
+    columns = columns_of(rows, run.labels_of_all) if fails < 1 else []
+    kinds += [(name, of.tasks, of.task) for of, _, name in columns if not MACHINE.search(name)]
+    unsolved, compared = defaultdict[str, list[tuple[str, Bools, float]]](list), 0
+    for field, names, codes in kinds:
+        of = is_tried & (codes >= 0)
+        has_several = distinct(codes[of], rows.task[of], count=len(names)) >= LEAST_UNITS
+        compared += int(has_several.sum())
+        tries, wins = (np.bincount(codes[of], weights, len(names)) for weights in (None, won[of]))
+        for code in np.flatnonzero(has_several & (wins == 0) & (fails**tries <= SURER)).tolist():
+            difference = compare(won, inside := codes == code, rows.task)
+            if difference is not None and difference.chance is not None and (inside & is_last).any():
+                unsolved[field].append((names[code], inside, difference.chance))
+    places = [
+        _Place(field, [name for name, *_ in sure], np.logical_or.reduce([inside for _, inside, _ in sure]))
+        for field, entries in unsolved.items()
+        if (sure := [entry for entry in entries if entry[2] <= SURER / compared])
+    ]
+    return max(places, key=lambda place: place.inside.sum(), default=None)
+
+
+def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopeless: Bools) -> Card:
+    """Return the card of a place; (T,) `unsolved` and `hopeless` are tasks elsewhere."""
+    rows, text = run.all, f"{place.field} " * (place.field != "family") + listed(place.names)
+    of = place.inside & tried(rows, run.scale)
+    rest = mean(np.where(place.inside | ~tried(rows, run.scale), np.nan, run.scale.success.outcomes(rows))) or 0.0
+    others = [rows.tasks[task] for task in np.flatnonzero(hopeless).tolist()]
+    is_there = np.isin(np.arange(len(rows.tasks)), rows.task[of])
+    agreed = _name_agreed(run, is_there)
+    return Card(
+        id="never_solved",
+        title=f"None of the {of.sum():,} rollouts of {text} ({is_there.sum():,} tasks) was solved; elsewhere "
+        f"{percent(rest)} were",
+        cost=_cost(run, own),
+        evidence=(
+            f"Solved: {run.scale.success.description}.",
+            *_quote_error(run, place.inside),
+            _describe_extent(own),
+            *[f"Never solved elsewhere, beyond chance: {listed(others)}."] * bool(others),
+            *_count_unsure(unsolved, hopeless, " elsewhere"),
+            *agreed,
+        ),
+        suggestion=_VERIFY
+        if agreed
+        else f"Look first at the environment, tests, tools and references that only {listed(place.names)} "
+        f"{'has' if len(place.names) == 1 else 'have'}. Drop these tasks only if nothing is wrong there.",
+        where=links.tasks(place.names, place.field),
+        own=own,
+    )  # fmt: skip
+
+
+def _quote_error(run: Run, inside: Bools) -> list[str]:
+    """Return a sentence on the error in observations of at least half of the (N,) rollouts `inside`, and of hardly any
+    others.
+    """
+    sides = [run.sample(of, _HEARD).values() for of in (inside, ~inside)]
+    heard = [
+        ["\n".join(observed_text(action.get("observation")) or "" for action in texts.actions) for texts in side]
+        for side in sides
+    ]
+    mine, others = (Counter(line for text in side for line in set(_ERROR.findall(text))) for side in heard)
+    line, count = next(iter(mine.most_common(1)), ("", 0))
+    if not line or count < len(sides[0]) / 2 or others[line] > _HARDLY * len(sides[1]):
+        return []
+    said = f"In {count} of {len(sides[0])} of them that were read, and {others[line]} of {len(sides[1])} others"
+    return [f"{said}, an observation says \u201c{line[:_LENGTH]}\u201d."]
 
 
 def _name_agreed(run: Run, hopeless: Bools) -> list[str]:
@@ -421,7 +533,12 @@ NEVER_SOLVED = check(
     "never_solved",
     "Never solved",
     f"Tasks that none of {ATTEMPTS} or more attempts solved, if the probability is below {UNSOLVED_CHANCE:.0%} that a "
-    "task as hard as the hardest tenth of the solved tasks stays unsolved for so many attempts. If no task at all is "
+    "task as hard as the hardest tenth of the solved tasks stays unsolved for so many attempts. All tasks that "
+    f"none of so many solved, if they have {_MOST:.0%} of the last rollouts, if chance would leave at most a tenth of "
+    f"equally hard tasks unsolved, and so many with a probability below {UNSOLVED_CHANCE:.0%}. In place of tasks an "
+    f"eval, a family or a value of a column of which nothing is solved, if it has {LEAST_UNITS} tasks or more and the "
+    f"probability by chance is below {SURER:.1%}, corrected for the number of these; with the error that half of its "
+    "rollouts read and hardly any others. If no task at all is "
     "solved, they are shown only if the environment gives no rewards either. Silent if the reward depends on the "
     "prompt alone. Where most answers to half of the tasks agree, and not with the reference, the references are to "
     "be verified first.",

@@ -29,6 +29,7 @@ tasks are [ours]."""
 CANNOT, RARELY = 0.02, 0.2
 """Limits of pass@k, and of the share of solved attempts [ours]."""
 
+_FEW_BY_CHANCE = 0.1  # of the tasks: if chance leaves more unsolved, they had too few attempts [ours]
 _MOST_COLUMNS = 40
 
 
@@ -191,6 +192,21 @@ def are_beyond_chance(rows: Rows, scale: Scale, unsolved: Bools) -> Bools:
     for index, effect in _effects(rows, scale, unsolved).items():
         is_beyond[index] = (1 - rarely) ** (tries[index] / effect) <= UNSOLVED_CHANCE
     return is_beyond
+
+
+def expect_unsolved(rows: Rows, scale: Scale, unsolved: Bools) -> float | None:
+    """Return how many tasks would stay unsolved if all were equally hard; None if that is more than a tenth of them,
+    or if so many as the (T,) `unsolved` may be chance.
+    """
+    is_tried, count = tried(rows, scale), int(unsolved.sum())
+    tries = _count(rows.task[is_tried], len(rows.tasks))
+    fails = 1 - float(scale.success.solved(rows)[is_tried].mean())
+    effects = _effects(rows, scale, tries >= ATTEMPTS)
+    expected = sum(fails ** float(tries[task] / effect) for task, effect in effects.items())
+    if expected > _FEW_BY_CHANCE * len(effects) or count <= expected:
+        return None
+    chance = exp(count - expected - count * math.log(count / expected))  # Chernoff's bound: they are independent
+    return expected if chance <= UNSOLVED_CHANCE else None
 
 
 def _regression(step: Ints, won: Bools, effect: float, fallen: float, limit: float) -> tuple[int, float, float] | None:

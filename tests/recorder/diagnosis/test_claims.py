@@ -7,7 +7,7 @@ import math
 import re
 import unicodedata
 from collections import Counter, defaultdict
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from itertools import combinations
 from statistics import fmean, median, pstdev, stdev
@@ -254,6 +254,16 @@ def all_fail(case: Case, *_: str) -> tuple[str, ...]:
     return str(failed), str(len(case.groups)), str(len(equal) - failed)
 
 
+def zero_variance(case: Case, _: str, failed: str | None, whole: str | None) -> tuple[str | None, ...]:
+    several = [group for group in case.groups if len(rewards(group)) > 1]
+    equal = [group for group in several if is_equal(group)]
+    share, low = percent(len(equal) / len(several)), min(rewards(case.last))
+    if failed is None:
+        return share, failed, whole
+    number = sum(not any(map(case.solved, group)) and min(rewards(group)) <= low + SAME for group in equal)
+    return share, str(number), str(len(equal))
+
+
 def explained(case: Case, first: str, _all: str, whole: str | None, second: str, _rest: str) -> tuple[Any, ...]:
     rollouts = case.run.rollouts if whole else case.last
     return first, part(rollouts, first), whole, second, part(rollouts, second)
@@ -312,6 +322,49 @@ def never_in(case: Case, names: str, _attempts: str, said: str) -> tuple[str, ..
     gone = never(case)
     attempts = sum(task(it) in gone for it in case.run.rollouts)
     return recounted(names, {it: it for it in gone}), str(attempts), said
+
+
+def by_chance(case: Case, _: str) -> tuple[str]:
+    """Return how many tasks would stay unsolved if rollouts of a group were independent, as they are here."""
+    fails = 1 - fmean(case.solved(it) for it in case.run.rollouts)
+    return (f"{sum(fails ** len(mine) for mine in tasks(case.run.rollouts).values()):.0f}",)
+
+
+def in_place(case: Case, column: str | None, names: str) -> list[Rollout]:
+    """Return the rollouts of all steps that are of these values of a column, or of these families."""
+    inside = set(re.split(", | and ", names))
+    return [
+        it
+        for it in case.run.rollouts
+        if (it.metadata[column] if column else f"{task(it).partition('/')[0]}/") in inside
+    ]
+
+
+def unsolved_place(case: Case, _count: str, column: str | None, names: str, *_: str) -> tuple[str | None, ...]:
+    mine = in_place(case, column, names)
+    of_mine = set(map(id, mine))
+    others = [it for it in case.run.rollouts if id(it) not in of_mine]
+    number = len(mine) if not any(map(case.solved, mine)) else -1
+    return f"{number:,}", column, names, str(len(tasks(mine))), percent(fmean(map(case.solved, others)))
+
+
+def told_error(case: Case, *groups: str) -> tuple[str, ...]:
+    counts = []
+    for side in (True, False):
+        read = sample([it for it in case.run.rollouts if it.is_hit is side], 32)
+        counts += [sum(any(groups[4] in str(turn.observation) for turn in it.turns) for it in read), len(read)]
+    return *map(str, counts), groups[4]
+
+
+@lru_cache(1)
+def hopeless(case: Case, title: str) -> set[str]:
+    """Return the tasks of the place that a card names, else those that are never solved."""
+    match = re.match(r"None of the \S+ rollouts of (?:metadata\.(\S+) )?(.+) \(", title)
+    return set(tasks(in_place(case, match[1], match[2]))) if match else set(never(case))
+
+
+def is_hopeless(case: Case) -> Callable[[Rollout], bool]:
+    return lambda it: task(it) in hopeless(case, case.card.title)
 
 
 def by_family(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:
@@ -971,8 +1024,12 @@ def first(it: Rollout) -> str:
 
 def read_evenly(case: Case, count: int) -> list[Rollout]:
     """Return so many rollouts of all steps, at equal distances."""
-    last = len(case.run.rollouts) - 1
-    return [case.run.rollouts[place] for place in sorted({int(last * it / (count - 1)) for it in range(count)})]
+    return sample(case.run.rollouts, count)
+
+
+def sample(rollouts: Sequence[Rollout], count: int) -> list[Rollout]:
+    last = len(rollouts) - 1
+    return [rollouts[place] for place in sorted({int(last * it / (count - 1)) for it in range(count)})]
 
 
 def rounds(case: Case) -> list[tuple[int, float, float]]:
@@ -995,6 +1052,16 @@ def evaluated(case: Case, *_: str) -> tuple[str, ...]:
     every = rounds(case)
     ends = every[: len(every) // 3], every[-(len(every) // 3) :]
     return tuple(figure(fmean(it[column] for it in end)) for column in (1, 2) for end in ends)
+
+
+def told_by_system(case: Case, *_: str) -> tuple[str, ...]:
+    """Return the number of rollouts of the training that are read, and all of the evaluation, and which of either have
+    a system message.
+    """
+    sides = read_evenly(case, 60), case.run.evaluation
+    told = [{it.prompt[0]["role"] == "system" for it in side} for side in sides]
+    said = [{frozenset([True]): "all", frozenset([False]): "none"}.get(frozenset(it), "some") for it in told]
+    return f"{len(sides[0])}", said[0], f"{len(sides[1])}", said[1]
 
 
 def best_evaluations(case: Case, *_: str) -> tuple[str, ...]:
@@ -1137,7 +1204,8 @@ def answers_that_hold(case: Case, *groups: str) -> tuple[str, ...]:
 
 def agreed(case: Case, *said: str) -> tuple[str, ...]:
     """Count the answers to tasks that are never solved: all are read, for they are fewer than 800 to 40 of them."""
-    of_task = [it for it in tasks(case.run.rollouts).values() if len(it) >= 10 and not any(map(case.solved, it))]
+    every = tasks(it for it in case.run.rollouts if is_hopeless(case)(it)).values()
+    of_task = [it for it in every if len(it) >= 5]
     most = [(group, *Counter(map(given, group)).most_common(1)[0]) for group in of_task]
     alike = [it for it in most if it[2] >= 0.6 * len(it[0]) and it[1] != right(it[0][0])]
     group, answer, number = next(it for it in alike if task(it[0][0]) == said[2])
@@ -1256,9 +1324,8 @@ COUNTS: dict[str, Count] = {
     "The environment rewards # of them above its minimum.": lambda c, _: (
         c.share(lambda it: heard(it) > min(map(heard, c.last)) + SAME),
     ),
-    "# of groups have zero reward variance, and so zero advantage": lambda c, _: (
-        percent(fmean(is_equal(it) for it in c.groups if len(rewards(it)) > 1)),
-    ),
+    "# of groups have zero reward variance, and so zero advantage[: in # of these # every rollout fails, at the lowest "
+    "reward]": zero_variance,
     "There are # different rewards, which depend on the prompt alone.": lambda c, _: (
         str(len({round(it, 6) for it in rewards(c.last)})),
     ),
@@ -1266,14 +1333,24 @@ COUNTS: dict[str, Count] = {
     "Std within the others: #.": lambda c, _: (
         figure(fmean(pstdev(rewards(it)) for it in c.groups if len(rewards(it)) > 1 and not is_equal(it))),
     ),
-    "# of # tasks[ with 10+ attempts] {is|are} never solved[, beyond chance]": lambda c, *_: (
-        str(len(never(c)) - maybe_unsolved(c)),
-        str(len([mine for mine in tasks(c.run.rollouts).values() if len(mine) >= 10])),
+    "# of # tasks[ with 10+ attempts] {is|are} never solved[, beyond chance][, in # attempts each on average]": (
+        lambda c, *groups: (
+            str(len(never(c)) - maybe_unsolved(c)),
+            str(len([mine for mine in tasks(c.run.rollouts).values() if len(mine) >= 10])),
+            groups[2] and f"{fmean(map(len, never(c).values())):.0f}",
+        )
     ),
+    "If all tasks were equally hard, chance would leave about # unsolved.": by_chance,
     "# more {was|were} not solved, in so few attempts that it may be chance.": lambda c, *_: (str(maybe_unsolved(c)),),
+    "# more elsewhere {was|were} not solved, in so few attempts that it may be chance.": lambda c, *_: (
+        str(sum(not mine[0].is_hit for mine in never(c).values())),
+    ),
+    "None of the # rollouts of [metadata.# ]@ (# tasks) was solved; elsewhere # were": unsolved_place,
+    "Solved: @.": lambda c, _: (c.report.scale.success.description,),
+    "In # of # of them that were read, and # of # others, an observation says \u201c@\u201d.": told_error,
     "@: none of # attempts over the whole run solved it (@).": never_in,
     "# attempts are in the last steps: # of their rollouts.": lambda c, *_: (
-        str(sum(task(it) in never(c) for it in c.last)), c.share(lambda it: task(it) in never(c)),
+        str(sum(map(is_hopeless(c), c.last))), c.share(is_hopeless(c)),
     ),
     "@: # of # attempts solved before, # of # since. Solved: @.": forgotten,
     "@ and the environment disagree on # of rollouts": lambda c, name, _: (
@@ -1369,6 +1446,7 @@ COUNTS: dict[str, Count] = {
         f"{len(rounds(c)) // 3}", f"{len(rounds(c))}",
     ),
     "Best 3 evaluations in a row: mean #, steps # to #.": best_evaluations,
+    "Of # rollouts of the training that were read, # have a system message; of # of the evaluation, #.": told_by_system,
     "Half of the tasks were trained on at # steps or more.": lambda c, _: (
         f"{median(len({it.step for it in mine}) for mine in tasks(c.run.rollouts).values()):g}",
     ),

@@ -249,6 +249,31 @@ def test_unsolved_tasks_that_had_too_few_attempts_are_told_apart() -> None:
     assert "1 more was not solved, in so few attempts that it may be chance." in found.evidence
 
 
+def test_unsolved_tasks_that_may_each_be_chance_are_counted_together() -> None:
+    place = np.arange(1_200)  # 40 attempts of each of 30 tasks, of which 18 are never solved
+    task, wins = place % 30, np.array([0] * 18 + [1, 1, 2, 2, 3, 4, 6, 8, 12, 16, 20, 24])
+    won = (place // 30 < wins[task]).astype(float)
+    order = np.random.default_rng(1).permutation(1_200)
+    names = np.char.add("riddle ", task.astype(str))
+    rows = rows_of(1_200, steps=20, reward=won[order], task=names[order].tolist(), group=place)
+    found = card(diagnose_rows(rows, Settings(steps=20)), "never_solved")
+    assert found.title == "18 of 30 tasks are never solved, in 40 attempts each on average"
+    # 99 of 1,200 attempts are solved: 30 * (1 - 0.0825) ** 40 is 0.96
+    assert found.evidence[1] == "If all tasks were equally hard, chance would leave fewer than 1 unsolved."
+
+
+@pytest.mark.parametrize("lucky", [0, 1])
+def test_a_family_without_a_success_is_named_in_place_of_its_tasks(lucky: int) -> None:
+    place = np.arange(480)  # 8 attempts of each of 60 tasks, of three families
+    family, number = np.array(["sql/", "git/", "ssh/"])[place % 3], np.char.add("task-", (place % 60).astype(str))
+    won = np.where(family == "ssh/", place == 2 if lucky else False, place // 60 % 4 == 0).astype(float)
+    rows = rows_of(480, steps=12, reward=won, task=np.char.add(family, number).tolist(), group=place)
+    report = diagnose_rows(rows, Settings(steps=12))
+    titles = [found.title for found in report.cards if found.id == "never_solved"]
+    named = ["None of the 160 rollouts of ssh/ (20 tasks) was solved; elsewhere 25% were"]
+    assert titles == named * (1 - lucky)
+
+
 def test_a_harder_mix_is_told_from_getting_worse() -> None:
     place = np.arange(96)
     easy = np.where(place < 48, place % 4 != 0, place % 8 == 1)  # three of four rollouts, later one of eight
