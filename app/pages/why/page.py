@@ -24,7 +24,7 @@ from logs_ui.app.web import htmx, page_cache, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
 from logs_ui.recorder.analysis.diagnose import Diagnosed
-from logs_ui.recorder.analysis.diagnosis_columns import evaluated_texts_of, labels_of, texts_of
+from logs_ui.recorder.analysis.diagnosis_columns import evaluated_texts_of, labels_of, prompt_ends_of, texts_of
 from logs_ui.recorder.diagnosis import Diagnostic, Report, Rows, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.report import Checked
@@ -107,6 +107,7 @@ def report_of(db: Connection, run: Run, diagnosis: Diagnosed, selection: Slice) 
         read_labels=partial(labels_of, db, id_of(run)),
         read_texts=partial(texts_of, db, id_of(run)),
         read_evaluated=partial(evaluated_texts_of, db, id_of(run)),
+        read_prompt_ends=partial(prompt_ends_of, db, run),
     )
     return report, looked_at(rows_to_end, report)
 
