@@ -1137,7 +1137,8 @@ PLAIN = (
     "Advantages come from differences within a group", "Advantages compare a completion with its group",
     "For on-policy samples the two are equal in expectation.", "It is logged by the trainer.",
     'With vllm_mode="server", TRL sends only the first prompt of each group', "reset() returned different ",
-    "What the dataset asks is the same; ", "These steps do not show whether the new tasks ", "There is no other group.",
+    "It is not recorded what reset() returned, nor what the dataset asks",
+    "These steps do not show whether the new tasks ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
     "No action of theirs was parsed and executed, and no tool call.", "One ends with: ",
@@ -1268,7 +1269,7 @@ COUNTS: dict[str, Count] = {
     "# groups of up to # rollouts hold more than one prompt or task.": lambda c, *_: (
         str(sum(map(has_several_prompts, c.groups))), str(max(map(len, c.groups))),
     ),
-    "In # of groups, rollouts begin with different observations": lambda c, _: (
+    "In # of groups, rollouts of one task have different prompts": lambda c, _: (
         percent(fmean(map(has_several_prompts, c.groups))),
     ),
     "@ of @ {task families|tasks}[ with 10+ attempts after their first step] regressed: # of attempts solve {it|them} "
