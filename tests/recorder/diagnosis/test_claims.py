@@ -640,6 +640,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "sampled tokens": tokens,
         "turns": len(it.turns),
         "environment steps": len(actions(it)),
+        "tool calls": sum(isinstance(sent, dict) and sent.keys() == {"name", "arguments"} for sent in actions(it)),
         "tool calls without an environment step": 0.0,  # in these runs each action has its turn, and is sent
         "failed actions": sum(turn.error is not None for turn in it.turns),
         "the share of different words": texts["distinct_words"],
@@ -1104,8 +1105,8 @@ def agreed(case: Case, *said: str) -> tuple[str, ...]:
 
 
 KINDS = {
-    'a call without "name"': '{"tool"', "a call whose JSON is broken": '"name": "look_up", "arguments": {"item": ',
-    "a call in another form": "\nAction: open[",
+    '{"tool"': 'a call without "name"', '"name": "look_up", "arguments": {"item": ': "a call whose JSON is broken",
+    "\nAction: open[": "a call in another form", "<function=": "a call in another form",
 }  # fmt: skip
 
 
@@ -1113,7 +1114,7 @@ def kinds_read(rollouts: Iterable[Rollout]) -> Counter[str]:
     """Count the kinds of last answers in 200 of the rollouts, evenly spread."""
     last = [it.turns[-1].text if it.turns else "" for it in rollouts]
     read = [last[at] for at in sorted({int(at) for at in np.linspace(0, len(last) - 1, 200)})]
-    kinds = [next((kind for kind, part in KINDS.items() if part in text), "text without a call") for text in read]
+    kinds = [next((kind for part, kind in KINDS.items() if part in text), "text without a call") for text in read]
     return Counter(kind if text.strip() else "no text" for kind, text in zip(kinds, read, strict=True))
 
 
@@ -1127,10 +1128,9 @@ def low_answers(case: Case, *said: str) -> tuple[str, ...]:
     return str(low.total()), str(low[said[2]]), said[2], str(better.total()), str(better[said[2]])
 
 
-def with_environment(case: Case, _: str) -> tuple[str, ...]:
-    """Of tasks, in any step, of which some rollout acts."""
-    acting = {task(it) for it in case.run.rollouts if actions(it)}
-    return (percent(fmean(not actions(it) for it in case.last if task(it) in acting)),)
+def never_acting(case: Case, _: str) -> tuple[str, ...]:
+    """Of an eval in which tasks without any action are no worse than the others of their steps."""
+    return (case.share(lambda it: not actions(it)),)
 
 
 PLAIN = (
@@ -1374,7 +1374,7 @@ COUNTS: dict[str, Count] = {
         str(sum(shares_prompt(c))),
     ),
     "# of rollouts never act in their environment": lambda c, _: (c.share(lambda it: not actions(it)),),
-    "# of rollouts with an environment never act in it": with_environment,
+    "# of rollouts with {an environment never act in it|tools never call one}": never_acting,
     "No action is found in # of the model's answers": lambda c, _: (
         percent(sum(map(unparsed, c.last)) / sum(len(it.turns) for it in c.last)),
     ),
