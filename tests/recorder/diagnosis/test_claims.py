@@ -437,6 +437,11 @@ def logged(case: Case, name: str) -> float:
     return max(points) if points else float(case.run.config[name])
 
 
+def mismatch(case: Case, _: str) -> tuple[str, ...]:
+    points = case.run.scalars[SAMPLING].items()
+    return (means(value for step, value in points if step >= case.last[0].step),)
+
+
 def kl_alone(case: Case, *_: str) -> tuple[str, ...]:
     """Return the mean KL of the first steps and of the last, if neither rewards nor lengths moved by three errors."""
     sides = windows(case)
@@ -1128,6 +1133,13 @@ def low_answers(case: Case, *said: str) -> tuple[str, ...]:
     return str(low.total()), str(low[said[2]]), said[2], str(better.total()), str(better[said[2]])
 
 
+def kept(case: Case, *_: str) -> tuple[str, str]:
+    """Return the version of the last rollout, and the first step of which all have it, as all of the step before."""
+    version = case.run.rollouts[-1].policy_step
+    since = max(it.step for it in case.run.rollouts if it.policy_step != version) + 2
+    return str(version), str(since)
+
+
 def never_acting(case: Case, _: str) -> tuple[str, ...]:
     """Of an eval in which tasks without any action are no worse than the others of their steps."""
     return (case.share(lambda it: not actions(it)),)
@@ -1274,9 +1286,10 @@ COUNTS: dict[str, Count] = {
     ),
     "@ of @ {task families|tasks}[ with 10+ attempts after their first step] regressed: # of attempts solve {it|them} "
     "now, # did before": regressed,
-    "# of rollouts are 4+ policy versions old when they are trained on": lambda c, _: (
+    "# of rollouts are 4+ policy versions old when they are trained on[.]": lambda c, _: (
         c.share(lambda it: lag(it) + reused(c) >= 4),
     ),
+    "The sampler has kept the policy of step # since step #": kept,
     "Each batch is used for # steps, which adds # on average.": lambda c, *_: (
         str(int(2 * reused(c) + 1)), figure(reused(c)),
     ),
@@ -1293,8 +1306,8 @@ COUNTS: dict[str, Count] = {
     "# of rollouts are trained on an answer to another rollout's prompt": lambda c, _: (
         percent(logged(c, FIRST_PROMPT)),
     ),
-    "Trainer/sampler mismatch: # nats per token": lambda c, _: (figure(logged(c, SAMPLING)),),
-    "Mean |log p (trainer) - log p (sampler)|: # nats per token.": lambda c, _: (figure(logged(c, SAMPLING)),),
+    "Trainer/sampler mismatch: # nats per token": mismatch,
+    "Mean |log p (trainer) - log p (sampler)|: # nats per token.": mismatch,
     "Trainer/sampler mismatch: the mean importance-sampling ratio is #": lambda c, _: (figure(logged(c, RATIO)),),
     "If both agree it is 1. The loss is weighted by it: # of the gradient is lost.": lambda c, _: (
         percent(1 - logged(c, RATIO)),
