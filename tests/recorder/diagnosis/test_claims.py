@@ -653,7 +653,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "the share of three-word sequences that repeat": texts["trigram_repeats"],
         "the share of letters that are not Latin": share_of_others(it),
         "solved (share)": float(case.report.scale.success.is_defined and case.solved(it)),
-        "loop or turn limit (share)": float(out_of_turns(it)),
+        "turn limit (share)": float(out_of_turns(it)),
     }
 
 

@@ -414,3 +414,22 @@ def test_of_a_tool_that_a_text_asks_for_only_the_name_has_to_occur_as_on_the_pag
 
 def test_without_an_answer_it_is_not_known_if_actions_were_said() -> None:
     assert facts([], [entry(1, None, "go")], [], None)["unsaid_actions"] is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "name"),
+    [
+        ({"stop_reason": np.where(np.arange(48) % 2, StopReason.DONE, StopReason.TURN_LIMIT)}, "turn limit"),
+        ({"stop_reason": StopReason.NOT_RECORDED, "action_tail": np.where(np.arange(48) % 2, 1.0, 7.0)}, "loop"),
+        (
+            {
+                "stop_reason": np.where(np.arange(48) % 4, StopReason.NOT_RECORDED, StopReason.TURN_LIMIT),
+                "action_tail": np.where(np.arange(48) % 2, 1.0, 7.0),
+            },
+            "loop or turn limit",
+        ),
+    ],
+)
+def test_a_bar_is_named_by_what_applies(ends: dict[str, Any], name: str) -> None:
+    shares = diagnose_rows(rows_of(**ends)).fall.shares
+    assert [(it.cause.id, it.cause.name, it.rollouts) for it in shares] == [("loop", name, 24)]
