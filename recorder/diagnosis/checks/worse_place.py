@@ -55,6 +55,7 @@ def _make_card(run: Run, column: str, names: list[str], least: float) -> Outcome
         title=f"In {column} {listed(names)} the mean reward is {figure(now.chosen)}; that of other rollouts of these "
         f"groups is {figure(now.others)}",
         cost=-now.value * float(own.mean()),
+        than="others of their groups",
         evidence=(f"{int(own.sum()):,} of {len(rows):,} rollouts are from there.", *sentences),
         suggestion="Look at what runs there: its version, its weights, its logs. Until then leave it out, and mask its "
         "rollouts.",
