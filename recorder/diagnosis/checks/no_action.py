@@ -24,7 +24,7 @@ from logs_ui.recorder.diagnosis.card import (
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.mean_difference import compare
 from logs_ui.recorder.diagnosis.measures import find_empty, mean
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows, means
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.success import is_outcome, levels
 from logs_ui.recorder.diagnosis.tables.actions import OCCUR, Fallback, fallback_of
 from logs_ui.recorder.diagnosis.unparsed_calls import describe_last_answers
@@ -34,6 +34,7 @@ from logs_ui.recorder.vocabulary import LossCause, StopReason
 
 _SHARE = 0.1
 _MOST_TASKS = 0.9  # of the tasks of an eval have a rollout that acts: then all have an environment [ours]
+_OTHERS = 16  # rollouts of other tasks at its step are enough to tell [ours]
 _MOST_ACT, _CHANCE = 0.5, 0.01  # of the rollouts of others at its step; of none: then a task has no environment [ours]
 _STREAK = 3
 _BY_TOOLS = 0.5  # of the rollouts that act [ours]
@@ -134,8 +135,9 @@ def _idle(every: Rows) -> Floats:
     acting = steps > 0
     has_environment = np.isin(every.task, every.task[acting])
     place = evals * len(every.steps) + np.searchsorted(every.steps, every.step)
-    beside = means(place, np.where(has_environment, acting, np.nan), int(place.max()) + 1)[place]
-    none = np.bincount(every.task + 1, np.log1p(-np.clip(np.nan_to_num(beside), 0.0, 0.99)))[every.task + 1]
+    count = np.bincount(place, has_environment)
+    beside = np.where(count >= _OTHERS, np.bincount(place, acting) / np.maximum(count, 1), 0.0)[place]
+    none = np.bincount(every.task + 1, np.log1p(-np.minimum(beside, 0.99)))[every.task + 1]
     has_none = (beside >= _MOST_ACT) & (none < math.log(_CHANCE))
     for code in np.unique(evals[acting]):
         of_eval = evals == code
@@ -287,8 +289,9 @@ NEVER_ACTED = check(
     "Never acted",
     f"Share of rollouts with an environment or tools and without a step or call, above {_SHARE:.0%}, unless they do as "
     "well as the others. Where others of an eval act, all of it count, but for tasks without a single action beside "
-    f"tasks of which at least {_MOST_ACT:.0%} act at the same steps (by chance: below {_CHANCE:.0%}). If actions are "
-    "parsed from text and many answers have none, rollouts that never reach the environment count as parse failures.",
+    f"tasks of which at least {_MOST_ACT:.0%} act at the same steps (of {_OTHERS} rollouts or more; by chance: below "
+    f"{_CHANCE:.0%}). If actions are parsed from text and many answers have none, rollouts that never reach the "
+    "environment count as parse failures.",
     needs("an environment", lambda run: (run.rows.facts["env_steps"] >= 0).any() or run.all.facts["env_steps"] > 0),
     _check_idle,
     source="NeMo Gym PR 1304; the threshold is ours",
