@@ -201,6 +201,8 @@ class Card:
             computes it from `own`.
         clause: what those rollouts have in common, as "have 501+ tokens per turn", where the title does not say it.
         measure: what `trend` is a figure of, where that is no share of rollouts, as "tokens per turn".
+        than: what the cost is more than, as "before", if it is not lost against the best reward; a report adds "other
+            rollouts" where they lose so much less.
         is_of_evaluations: True for a finding about the evaluations, which has none of these rollouts.
 
     Examples:
@@ -231,6 +233,7 @@ class Card:
     by_user: bool = False
     clause: str = ""
     measure: str = ""
+    than: str = ""
     is_of_evaluations: bool = False
 
     @property

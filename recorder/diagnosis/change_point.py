@@ -5,8 +5,8 @@ test of Worsley (1979) rejects equal means: Bonferroni's bound over all splits o
 splits that fit nearly as well (Hansen 2000). Noise about a constant has no change therefore.
 
 A figure that creeps up has no such step: where a line that is level, rises, and may be level again fits better than two
-levels, the step at which it passes the limit, or has risen by a tenth, is told, and its interval consists of those of
-the lines that fit nearly as well.
+levels, the first step at which the line has risen is told, and its interval consists of those of the lines that fit
+nearly as well.
 """
 
 import math
@@ -23,7 +23,6 @@ _FEW = 4  # points
 _NEAR = 7.35  # likelihood ratio: 95% by Hansen's table
 _BETTER = 2.0  # of BIC, for a ramp; both have three parameters
 _PLACES = 200  # at which a ramp may begin, at most
-_BEGUN = 0.1  # of its rise: then a ramp is told even if it is still below the limit [ours]
 _SLOW = 4  # steps that a ramp takes at least if it ends before the last one: else it is a jump [ours]
 _ENDS = 10  # first and last steps, a third at most, whose means a rise goes from and to
 
@@ -77,17 +76,17 @@ def inflation(rest: Floats) -> float:
 class Ramp:
     """Describes a trend that is level, then rises, and may be level again."""
 
-    passes: int  # the step at which its line passes the limit or has risen by a tenth; at which it begins, if above it
-    first: int  # the lowest step that `passes` has with 95% confidence
+    begin: int  # the first step at which it has risen
+    first: int  # the lowest that `begin` has with 95% confidence
     last: int  # the highest
     top: float  # its last value
 
 
-def fit_ramp(trend: Trend, limit: float, jump_point: Change) -> Ramp | None:
+def fit_ramp(trend: Trend, jump_point: Change) -> Ramp | None:
     """Return the ramp of a trend that has a change to higher values; None if two levels fit as well."""
     steps, values = (np.array(column, float) for column in zip(*trend, strict=True))
     count, size = len(steps), float(np.abs(values).max())
-    values, limit = values / size, limit / size  # squares of huge values would overflow
+    values = values / size  # squares of huge values would overflow
     levels = np.where(np.arange(count) < jump_point.place, jump_point.before, jump_point.after) / size
     jump = float(((values - levels) ** 2).sum())
     lines = _lines(steps, values)
@@ -102,12 +101,10 @@ def fit_ramp(trend: Trend, limit: float, jump_point: Change) -> Ramp | None:
     rest = values - lines.level[best] - lines.slope[best] * np.clip(steps - lines.begin[best], 0.0, lines.rise[best])
     near = count * (lines.squares - lines.squares[best]) <= _NEAR * inflation(rest) * lines.squares[best]
     near &= more <= more[best]
-    to_limit = np.minimum(np.maximum(limit - lines.level, 0.0) / lines.slope, _BEGUN * lines.rise)
-    passes = lines.begin + to_limit
     top = float(values[-1] - rest[-1])
-    marks = (passes[best], passes[near].min(), passes[near].max())
-    found_at = [int(steps[min(int(np.searchsorted(steps, mark)), count - 1)]) for mark in marks]
-    return Ramp(found_at[0], found_at[1], found_at[2], top * size)
+    level_until = (lines.begin[best], lines.begin[near].min(), lines.begin[near].max())
+    begin, first, last = (int(steps[np.searchsorted(steps, step) + 1]) for step in level_until)
+    return Ramp(begin, first, last, top * size)
 
 
 def find_crossing(trend: Trend, level: float) -> int:
@@ -199,9 +196,9 @@ def _begin(trend: Trend, limit: float) -> dict[str, Any]:
             rest = after[later.place :]
         elif jump.after <= jump.before:
             rest = after
-        elif (ramp := fit_ramp(rest, limit, jump)) is not None and ramp.top > limit - SAME:
-            half = max(_find_half(rest), ramp.passes)
-            return {"since_step": ramp.passes, "since_range": (ramp.first, ramp.last), "half_step": half}
+        elif (ramp := fit_ramp(rest, jump)) is not None and ramp.top > limit - SAME:
+            half = max(_find_half(rest), ramp.begin)
+            return {"since_step": ramp.begin, "since_range": (ramp.first, ramp.last), "half_step": half}
         elif jump.after > limit - SAME:
             return {"since_step": rest[jump.place][0], "since_range": (rest[jump.first][0], rest[jump.last][0])}
         else:

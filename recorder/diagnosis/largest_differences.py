@@ -22,7 +22,7 @@ from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, R
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
 from logs_ui.recorder.diagnosis.unparsed_calls import compare_last_answers
-from logs_ui.recorder.diagnosis.waterfall import CAUSES, LITTLE, causes, has_cause, judged
+from logs_ui.recorder.diagnosis.waterfall import CAUSES, LITTLE, Cause, causes, has_cause, judged, name_causes
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.vocabulary import LossCause, StopReason
 
@@ -110,16 +110,16 @@ def compare_over_time(run: Run) -> Compared | None:
     sides, rows = time_sides(run), run.all
     if sides is None:
         return None
-    columns = list_columns(rows, run.scale.success)
+    columns = list_columns(rows, run.scale.success, name_causes(rows, causes(rows)))
     return Compared(
         sides.description, columns, *_compare_columns(columns, sides.late, rows.group, sides.strata, sides.among)
     )
 
 
-def list_columns(rows: Rows, success: Success) -> dict[str, Floats]:
+def list_columns(rows: Rows, success: Success, named: Sequence[Cause] = CAUSES) -> dict[str, Floats]:
     """Return (N,) values of how rollouts end, what reward functions give, and the other figures, by name."""
     cause, has_ended = causes(rows), judged(rows)
-    ways = enumerate(CAUSES[:-1])  # to end that cost reward by themselves
+    ways = enumerate(named[:-1])  # to end that cost reward by themselves
     ends = {f"{ending.name} (share)": np.where(has_ended, cause == place, np.nan) for place, ending in ways}
     if success.is_defined:
         ends["solved (share)"] = success.outcomes(rows)
@@ -147,7 +147,7 @@ def compare_within_groups(run: Run) -> Compared | None:
     """Compare rollouts of low reward with better ones of the same groups; None without any."""
     low, better = _low_and_better(run, np.isfinite(run.rows.reward))
     outcomes = {"reward", "solved (share)", *(mark.column.removeprefix("rewards.") for mark in run.scale.success.marks)}
-    every = list_columns(run.rows, run.scale.success)
+    every = list_columns(run.rows, run.scale.success, name_causes(run.rows, causes(run.rows)))
     columns = {name: values for name, values in every.items() if name not in outcomes}
     compared_columns = _compare_columns(columns, low, run.rows.group, run.rows.group, low | better)
     is_defined = run.scale.success.is_defined

@@ -306,7 +306,8 @@ def explaining(cards: Iterable[Card], card: Card) -> str | None:
 def card_lines(report: Report, card: Card) -> list[Line]:
     """Return the text of one of a report's cards, below its title."""
     behind = explaining(report.cards, card)
-    lost = "" if card.cost is None else f"reward lost per rollout: {figure(card.cost)}"
+    than = card.than and f", more than {card.than}"
+    lost = "" if card.cost is None else f"reward lost per rollout{than}: {figure(card.cost)}"
     overlap = lost and ("in the bars above" if card.is_part else "not in the bars above")
     caused = behind and f"may be caused by {behind}"
     lines = [Line(" · ".join(filter(None, (lost or card.extent, card.began, overlap, caused))), "dim")]

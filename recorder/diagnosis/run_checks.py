@@ -8,7 +8,7 @@ import pkgutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from math import isfinite
+from math import isclose, isfinite
 from typing import Any, TypeVar
 
 import numpy as np
@@ -47,7 +47,7 @@ from logs_ui.recorder.diagnosis.largest_differences import (
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.places import describe_switches, place_of
 from logs_ui.recorder.diagnosis.report import Checked, Failed, Report
-from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.verdict import TOO_EARLY, Verdict, of_all, verdict
 from logs_ui.recorder.diagnosis.waterfall import waterfall
@@ -238,10 +238,19 @@ def _make_shown(card: Card, run: Run, within: str, scope: str) -> Card:
         where=where,
         cost=cost,
         share=share if card.share is None else card.share,
+        than=card.than or ("other rollouts" if _is_more(run, card) else ""),
         evidence=(*card.evidence, *filter(None, (place, *switches))),
         by_user=card.id not in _OURS,
         suggestion=IN_EVALUATION.get(card.id, card.suggestion) if run.rows.is_evaluation else card.suggestion,
     )
+
+
+def _is_more(run: Run, card: Card) -> bool:
+    """Return True if the cost is what a card's rollouts lose more than the others, and these lose something, too."""
+    if card.own is None or card.own.all() or not card.own.any() or run.lost[~card.own].mean() <= SAME:
+        return False
+    more = float(card.own.mean()) * float(run.lost[card.own].mean() - run.lost[~card.own].mean())
+    return isclose(card.cost or 0.0, more, rel_tol=1e-6)
 
 
 def all_limits(custom: Sequence[Diagnostic] = ()) -> dict[str, Limits | None]:

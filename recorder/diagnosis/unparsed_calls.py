@@ -10,7 +10,7 @@ import numpy as np
 import orjson
 
 from logs_ui.recorder.diagnosis.answers import last_text
-from logs_ui.recorder.diagnosis.card import Run
+from logs_ui.recorder.diagnosis.card import Run, Texts
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
 
 _READ = 200  # rollouts
@@ -33,6 +33,7 @@ _ADVICE = {
 }
 """The kinds, and what to do about each."""
 _UNNAMED, _BROKEN, _WHOLE, _CALL, _TEXT, _REASONING, _NOTHING = _ADVICE
+_EXECUTED = "an action that was executed"  # the kind of all answers for which one is recorded
 
 
 def describe_last_answers(
@@ -52,9 +53,9 @@ def describe_last_answers(
         return [], otherwise
     most, count = kinds[0]
     parts = ", ".join(f"{number} end with {kind}" for kind, number in kinds[:_NAMED])
-    example = " ".join(next(text for kind, text in ends if kind == most)[-_LENGTH:].split())
+    example = _quote(next(text for kind, text in ends if kind == most))
     evidence = [f"Of {len(ends)} that were read, {parts}.", *([f"One ends with: {example}"] if example else [])]
-    advice = of_text if most == _TEXT and of_text else _ADVICE[most]
+    advice = of_text if most == _TEXT and of_text else _ADVICE.get(most, otherwise)
     return evidence, advice if count > len(ends) / 2 else otherwise
 
 
@@ -77,11 +78,33 @@ def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:
 def _read_ends(run: Run, affected: Bools) -> list[tuple[str, str]]:
     """Return the kind and the text of each last answer."""
     read = run.sample(np.isin(run.all.id, run.rows.id[affected]), _READ)
-    ends = (
-        [message for message in rollout.messages if message.get("role") == "assistant"][-1:]
-        for rollout in read.values()
-    )
-    return [_end(*last) for last in ends if last]
+    ends = []
+    for rollout in read.values():
+        answers = [message for message in rollout.messages if message.get("role") == "assistant"]
+        if answers:
+            kind, text = _end(answers[-1])
+            ends.append((_EXECUTED if _is_executed(rollout, len(answers)) else kind, text))
+    return ends
+
+
+def _is_executed(rollout: Texts, answers: int) -> bool:
+    """Return True if an action is recorded for the last of so many answers. Where no answer is recorded beside the
+    actions, there must be as many turns with one.
+    """
+    last = max((entry["turn"] for entry in rollout.actions), default=0)
+    of_last = [entry for entry in rollout.actions if entry["turn"] == last > 0]
+    has_text = any(entry["text"] is not None for entry in of_last)
+    return any(entry["action"] is not None for entry in of_last) and (has_text or last >= answers)
+
+
+def _quote(text: str) -> str:
+    """Return the beginning of the call that a text ends with; without one, the end of the text."""
+    tagged = list(_TAGGED.finditer(text))
+    call = tagged[-1] if tagged else _OTHER.search(text)
+    words = " ".join(text[call.start() if call else 0 :].split())
+    if len(words) <= _LENGTH:
+        return words
+    return f"{words[:_LENGTH]} \u2026" if call else f"\u2026 {words[-_LENGTH:]}"
 
 
 def _end(message: Mapping[str, Any]) -> tuple[str, str]:

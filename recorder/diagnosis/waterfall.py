@@ -4,7 +4,7 @@ The loss of a rollout is the best reward minus its own. A rollout without a rewa
 ended it: the first of `CAUSES` that applies. [ours]
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -49,6 +49,7 @@ CAUSES = (
         "It ended normally, or its end was not recorded, and it got less than the best reward.",
     ),
 )
+_LOOPS = next(place for place, cause in enumerate(CAUSES) if cause.id == LossCause.LOOP)
 
 
 @dataclass(frozen=True)
@@ -105,7 +106,19 @@ def cause_of(row: Any) -> Cause | None:
     )
     if row.status == Status.RUNNING or not judged(end)[0]:
         return None
-    return CAUSES[int(causes(end)[0])]
+    cause = causes(end)
+    return name_causes(end, cause)[int(cause[0])]
+
+
+def name_causes(rows: Rows, cause: Ints) -> tuple[Cause, ...]:
+    """Return CAUSES, with a name that says loop or turn limit where the rollouts ended by one of them alone. `cause`
+    are `causes` of the rows.
+    """
+    is_limit = rows.stop_reason[cause == _LOOPS] == StopReason.TURN_LIMIT
+    if not len(is_limit) or 0 < is_limit.sum() < len(is_limit):
+        return CAUSES
+    name = "turn limit" if is_limit.all() else "loop"
+    return tuple(replace(cause, name=name) if cause.id == LossCause.LOOP else cause for cause in CAUSES)
 
 
 def causes(rows: Rows) -> Ints:
@@ -158,7 +171,7 @@ def waterfall(rows: Rows, scale: Scale) -> Waterfall:
     count = np.bincount(cause[is_low], minlength=len(CAUSES))
     shares = [
         Share(cause_of, cost_of, rollouts, f"cause:{cause_of.id} {scale.below}".rstrip())
-        for cause_of, cost_of, rollouts in zip(CAUSES, cost.tolist(), count.tolist(), strict=True)
+        for cause_of, cost_of, rollouts in zip(name_causes(rows, cause), cost.tolist(), count.tolist(), strict=True)
         if rollouts > 0
     ]
     lost, best = float(losses(rows, scale).mean()), float(scale.bests(rows).mean())

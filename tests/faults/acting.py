@@ -175,6 +175,16 @@ def call_in_another_form(place: Place) -> Played:
     return _calls(place, "I open it.\nAction: open[WORD]")
 
 
+def unread_call(place: Place) -> Played:
+    """Calls are written as XML, of which the server reads none; a few, in some of the tasks, as it expects."""
+    train = f"ICE {place.random.randrange(90)}"
+    if place.random.random() < 0.12:
+        call = Turn(f"I book {train}.", {"name": "book", "arguments": {"train": train}}, "booked")
+        return Played([call, Turn("It is booked.")], 1.0, stop="stop")
+    written = f"<tool_call>\n<function=book>\n<parameter=train>\n{train}\n</parameter>\n</function>\n</tool_call>"
+    return Played([Turn(f"{said(place, 4)}\n{written}")], 0.0, stop="stop", is_hit=True)
+
+
 def out_of_turns(place: Place) -> Played:
     """Sensible moves, and too few of them, on all tasks."""
     if place.random.random() < 0.25:
@@ -299,4 +309,8 @@ def _faults(
     return _of(name, planted, expected, script, list(shapes)[number % 2 :: 2])
 
 
-FAULTS: tuple[Fault, ...] = tuple(fault for it in enumerate(_PLANTED) for fault in _faults(it[0], *it[1]))
+FAULTS: tuple[Fault, ...] = (
+    *(fault for it in enumerate(_PLANTED) for fault in _faults(it[0], *it[1])),
+    Fault("unread call", "Calls as XML, which nothing reads", "never_acted",
+          partial(generated, unread_call, Shape(steps=20, groups=6, tasks=30))),
+)  # fmt: skip

@@ -143,6 +143,11 @@ def older(steps: int) -> Script:
     return lambda place: replace(half(place), policy_step=place.step - steps, is_hit=True)
 
 
+def frozen(place: Place) -> Played:
+    """Since step 11 all rollouts are of the policy of step 9, as those of step 10."""
+    return replace(half(place), policy_step=min(place.step - 1, 9), is_hit=place.step > 10)
+
+
 def graded_as_ever(place: Place) -> Played:
     return answered(place, parts={"score": place.random.gauss(0.5, 0.15)})
 
@@ -282,6 +287,14 @@ FAULTS: tuple[Fault, ...] = (
         RUNNING,
     ),
     fault("stale policy: reused", "a batch for 32 steps", "staleness", half, config={"steps_per_generation": 32}),
+    fault(
+        "stale policy: frozen",
+        "the sampler gets no weights any more",
+        "staleness",
+        frozen,
+        LONG,
+        scalars={SAMPLING: lambda progress: 0.02 + 0.4 * max(progress - 0.4, 0.0)},
+    ),
     fault("no update", "a learning rate of 0", "no_update", half, scalars={"learning_rate": 0.0, "grad_norm": 0.5}),
     fault(
         "no update: gradient", "a gradient norm of 0", "no_update", rarely, LARGE, scalars=MOVING | {"grad_norm": 0.0}

@@ -184,6 +184,7 @@ def _card(run: Run, column: str, references: Sequence[str | None], name: str, mi
         id="never_matches",
         title=title,
         cost=extra * float(affected.mean()),
+        than="other tasks" if rest.any() else "",
         evidence=(sentence, f"References, as {column} has them: {listed(examples)}.", *([f"{texts}."] if read else [])),
         suggestion="Call the reward function by hand with a right answer to one of these tasks: it may read references "
         "of this form otherwise than answers.",

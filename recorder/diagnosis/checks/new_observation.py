@@ -261,6 +261,7 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float, outcom
         id="new_observation",
         title=title,
         cost=mine * worst.cost,
+        than=than,
         evidence=(
             answers.sentence,
             f"Their {outcome} is {figure(worst.cost)} lower than that of {than}."

@@ -2,6 +2,7 @@
 without a single action or tool call.
 """
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -33,6 +34,8 @@ from logs_ui.recorder.vocabulary import LossCause, StopReason
 
 _SHARE = 0.1
 _MOST_TASKS = 0.9  # of the tasks of an eval have a rollout that acts: then all have an environment [ours]
+_OTHERS = 16  # rollouts of other tasks at its step are enough to tell [ours]
+_MOST_ACT, _CHANCE = 0.5, 0.01  # of the rollouts of others at its step; of none: then a task has no environment [ours]
 _STREAK = 3
 _BY_TOOLS = 0.5  # of the rollouts that act [ours]
 _EMPTY, _LOST = 0.05, 0.1  # of the rollouts [ours]
@@ -124,19 +127,24 @@ def _advise_policy(run: Run, lacking: Floats | Bools, first: int | None) -> str 
     )
 
 
-def _idle(rows: Rows, every: Rows) -> Floats:
-    """Return (N,) 1 without an action, 0 with some, NaN if no environment was seen: in no rollout of the task, nor in
-    most tasks of its eval.
+def _idle(every: Rows) -> Floats:
+    """Return (N,) 1 without an action, 0 with some, NaN if no environment was seen: none acts in its eval; or none in
+    its task, beside tasks of that eval and step in which most do, so that this is no chance, nor one of few such tasks.
     """
-    steps, acting = rows.facts["env_steps"], every.facts["env_steps"] > 0
-    others_act = np.zeros(len(rows.tasks) + 1, bool)  # the last: of rollouts without a task, whose number is -1
-    others_act[every.task[acting]] = True
-    for code in np.unique(every.eval[acting]):
-        tasks = np.unique(every.task[(every.eval == code) & (every.task >= 0)])
-        if len(tasks) and others_act[tasks].mean() >= _MOST_TASKS:
-            others_act[tasks] = True
-    others_act = others_act[rows.task]
-    silent = np.isnan(steps) & (np.nan_to_num(rows.facts["tool_calls"], nan=1.0) == 0) & others_act
+    steps, evals = every.facts["env_steps"], every.eval
+    acting = steps > 0
+    has_environment = np.isin(every.task, every.task[acting])
+    place = evals * len(every.steps) + np.searchsorted(every.steps, every.step)
+    count = np.bincount(place, has_environment)
+    beside = np.where(count >= _OTHERS, np.bincount(place, acting) / np.maximum(count, 1), 0.0)[place]
+    none = np.bincount(every.task + 1, np.log1p(-np.minimum(beside, 0.99)))[every.task + 1]
+    has_none = (beside >= _MOST_ACT) & (none < math.log(_CHANCE))
+    for code in np.unique(evals[acting]):
+        of_eval = evals == code
+        tasks = np.unique(every.task[of_eval])
+        is_all = np.isin(tasks, every.task[acting]).mean() >= _MOST_TASKS
+        has_environment |= of_eval & (is_all | ~has_none)
+    silent = np.isnan(steps) & (np.nan_to_num(every.facts["tool_calls"], nan=1.0) == 0) & has_environment
     return np.where(silent, 1.0, np.where(np.isnan(steps), np.nan, steps == 0))
 
 
@@ -144,7 +152,8 @@ def _check_idle(run: Run) -> Outcome:
     if (unknown := uncovered(run)) is not None:
         return unknown  # an unattributed action would look like none
     rows, limit = run.rows, run.threshold("never_acted", _SHARE)
-    idle, acting = _idle(rows, run.all), run.all.facts["env_steps"] > 0
+    every, acting = _idle(run.all), run.all.facts["env_steps"] > 0
+    idle = every[run.all.step >= rows.steps[0]]
     # If rollouts act without tool calls, an action is looked for in every answer.
     by_text = acting.any() and (run.all.facts["tool_calls"][acting] > 0).mean() < _BY_TOOLS
     if by_text and isinstance(_check_unparsed(replace(run, read_texts=read_nothing)), Card):
@@ -157,7 +166,6 @@ def _check_idle(run: Run) -> Outcome:
     if share <= limit or contrast.is_fine(run, ended):
         return quiet(share, "of rollouts never act in their environment", limit)
     part, whole = run.cost_of("never_submitted"), contrast.cost(run, ended)
-    every = _idle(run.all, run.all)
     began = above(run.all.by_step(every), limit)
     of_text = _advise_policy(run, every, began["since_step"])
     evidence, advice = describe_last_answers(
@@ -166,6 +174,8 @@ def _check_idle(run: Run) -> Outcome:
     )  # fmt: skip
     steps = rows.facts["env_steps"]
     title = "with an environment never act in it" if np.isnan(idle).any() else "never act in their environment"
+    if acting.any() and not by_text and np.isnan(steps[idle == 1]).all():
+        title = "with tools never call one"
     kinds = {"env_steps:0": steps == 0, "env_steps:none": np.isnan(steps)}
     return Card(
         id="never_acted",
@@ -280,9 +290,11 @@ PARSE_FAILURES = check(
 NEVER_ACTED = check(
     "never_acted",
     "Never acted",
-    f"Share of rollouts with an environment and without a step in it, above {_SHARE:.0%}, unless they do as well as "
-    "the others. If actions are parsed from text and many answers have none, rollouts that never reach the environment "
-    "count as parse failures.",
+    f"Share of rollouts with an environment or tools and without a step or call, above {_SHARE:.0%}, unless they do as "
+    "well as the others. Where others of an eval act, all of it count, but for tasks without a single action beside "
+    f"tasks of which at least {_MOST_ACT:.0%} act at the same steps (of {_OTHERS} rollouts or more; by chance: below "
+    f"{_CHANCE:.0%}). If actions are parsed from text and many answers have none, rollouts that never reach the "
+    "environment count as parse failures.",
     needs("an environment", lambda run: (run.rows.facts["env_steps"] >= 0).any() or run.all.facts["env_steps"] > 0),
     _check_idle,
     source="NeMo Gym PR 1304; the threshold is ours",

@@ -1,5 +1,6 @@
 """Finds a policy that is not updated, or that differs between the sampler and the trainer."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +28,7 @@ _ADVICE = (
     "Sample with the weights, dtype and temperature that are trained, and return the ids and log-probs that were "
     "sampled: re-tokenised text may not match."
 )
+_SYNC = "Check that the sampler gets the weights of each step: their synchronisation, adapters, the model's name."
 _LAG, _SHARE = 4, 0.1  # policy versions; of the rollouts
 
 
@@ -186,8 +188,7 @@ def _by_kl(run: Run) -> Outcome:
         return Below(f"The KL to the reference grew to {figure(last)}, and {differ[0]} changed with it.")
     sentence = f"No change beyond chance from {compared.description}: {listed(list(differences))}."
     title = f"the KL to the reference grew from {figure(first)} to {figure(last)}, and nothing that is sampled changed"
-    advice = "Check that the sampler gets the weights of each step: their synchronisation, adapters, the model's name."
-    return _card(run, title, [sentence], above(trend, _KL), advice)
+    return _card(run, title, [sentence], above(trend, _KL), _SYNC)
 
 
 def _surprise(rows: Rows) -> Trend:
@@ -251,6 +252,16 @@ def reuse(run: Run) -> int:
     return max(batches * times // accumulated, 1)
 
 
+def _find_frozen(run: Run) -> tuple[int, int] | None:
+    """Return the version that all rollouts up to the last were sampled with, and the first step that had it from the
+    step before; None if that is no longer than a version may stay.
+    """
+    version = int(run.all.policy_step[-1])
+    others = run.all.step[run.all.policy_step != version]
+    steps = [step for step in run.all.steps.tolist() if not len(others) or step > others.max()]
+    return (version, steps[1]) if len(steps) > max(_LAG, reuse(run)) else None
+
+
 def _check_staleness(run: Run) -> Outcome:
     limit = run.threshold("staleness", _LAG)
     ahead = (reuse(run) - 1) / 2  # the mean over the steps that use a batch
@@ -263,9 +274,10 @@ def _check_staleness(run: Run) -> Outcome:
     sentences = [f"Lag in versions: mean {figure(float(behind.mean()))}, maximum {figure(float(behind.max()))}."]
     sentences += [f"Each batch is used for {reuse(run)} steps, which adds {figure(ahead)} on average."] if ahead else []
     sentences += [f"{gone} of {len(run.rows)} were dropped as too old or too large."] if gone else []
-    return Card(
+    title = f"{percent(share)} of rollouts are {figure(limit)}+ policy versions old when they are trained on"
+    card = Card(
         id="staleness",
-        title=f"{percent(share)} of rollouts are {figure(limit)}+ policy versions old when they are trained on",
+        title=title,
         cost=run.fall.lost * share,
         evidence=tuple(sentences),
         suggestion="Sample with the newest weights, generate fewer rollouts ahead, or limit the staleness.",
@@ -274,6 +286,13 @@ def _check_staleness(run: Run) -> Outcome:
         is_loss=False,
         own=is_old,
     )
+    if (frozen := _find_frozen(run)) is None:
+        return card
+    version, first = frozen
+    return replace(
+        card, title=f"The sampler has kept the policy of step {version:,} since step {first:,}", suggestion=_SYNC,
+        evidence=(f"{title}.", *sentences), since_step=first, since_range=None, explains=("mismatch",),
+    )  # fmt: skip
 
 
 NO_UPDATE = check(
@@ -302,7 +321,8 @@ STALENESS = check(
     "staleness",
     "Staleness",
     f"More than a tenth of the rollouts are {_LAG} or more versions older than the policy that is trained on them. A "
-    "batch that is used for several steps (steps_per_generation, num_iterations) is older by half of them on average.",
+    "batch that is used for several steps (steps_per_generation, num_iterations) is older by half of them on average. "
+    f"If one version samples all rollouts up to the last, for more than {_LAG} steps and a batch's, it is named.",
     needs("a rollout", lambda run: len(run.rows), Lack.POLICY_VERSIONS),
     _check_staleness,
     limits=FROM_NOTHING,

@@ -109,6 +109,7 @@ def _check_forgotten(run: Run) -> Outcome:
         title=f"{len(gone)} of {judged} regressed: {percent(share)} of attempts solve "
         f"{'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
         cost=max(float((run.lost[affected] - loss[before].mean()).sum()), 0.0) / len(run.rows),
+        than="before",
         evidence=(sentence,),
         suggestion="Return to an earlier checkpoint, then lower the learning rate, add a KL term, or sample these "
         "tasks more often.",
@@ -429,6 +430,7 @@ def _check_mix(run: Run) -> Outcome:
         id="task_mix",
         title=f"The task mix became harder: it lowers the mean reward by {figure(-mix)}{of_both}",
         cost=-mix * shared,
+        than="at first",
         evidence=(course, f"More frequent{of_both}: {', '.join(changes)}."),
         suggestion="Compare task by task: only the mean within tasks tells whether the policy changed.",
         where=links.tasks([rows.tasks[t] for t in more], field),

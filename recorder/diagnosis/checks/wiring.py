@@ -120,15 +120,21 @@ def _check_unseeded(run: Run) -> Outcome:
     share = len(np.unique(rows.group[odd])) / len(rows.groups.size)
     if share <= limit:
         return quiet(share, "of groups have prompts that differ though the dataset's is one", limit)
+    is_shown = bool(rows.prompt_keys[1][odd].all())  # else the dataset's own prompts may differ
+    differs = "begin with different observations" if is_shown else "of one task have different prompts"
     return Card(
         id="unseeded",
-        title=f"In {percent(share)} of groups, rollouts begin with different observations",
+        title=f"In {percent(share)} of groups, rollouts {differs}",
         cost=_NOISE * run.fall.lost * share,
         evidence=(
-            "What the dataset asks is the same; what reset() returned, or the prompt that the function built, differs.",
-            "Advantages compare a completion with its group: here an easier beginning counts as a better answer.",
+            "What the dataset asks is the same; what reset() returned, or the prompt that the function built, differs."
+            if is_shown
+            else "It is not recorded what reset() returned, nor what the dataset asks: either may differ.",
+            "Advantages compare a completion with its group: here an easier prompt counts as a better answer.",
         ),
-        suggestion=f"{_SEED}.",
+        suggestion=f"{_SEED}."
+        if is_shown
+        else f"Compare two prompts of a group. If their questions differ, look at the rows; if not, s{_SEED[1:]}.",
         where="prompts>1" if not mixed(rows)[rows.group[~odd]].any() else ids(rows.id[odd]),
         is_loss=False,
         own=odd,
@@ -179,8 +185,9 @@ FIRST_PROMPTS = check(
 UNSEEDED = check(
     "unseeded",
     "First observations",
-    "At least one group has rollouts with different prompt token ids, although the dataset's prompt is the same (if "
-    "that is not recorded: their task is, and no two tasks share one of these prompts): what was shown first differs.",
+    "At least one group has rollouts with different prompt token ids, although the dataset's prompt is the same: what "
+    "was shown first differs. If that prompt is not recorded: although their task is the same, and no two tasks share "
+    "one of these prompts.",
     _missing,
     _check_unseeded,
 )

@@ -219,3 +219,19 @@ def test_a_group_of_different_questions_is_mixed_by_other_doors(tmp_path: Path, 
                 row.turn("a", finish="stop")
                 row.score(place % 2)
     assert findings(tmp_path / "a.db") == {"wiring"}
+
+
+def test_prompts_of_one_task_are_no_observations_where_no_reset_is_recorded(tmp_path: Path) -> None:
+    """Each rollout has a sum of its own, under the name of one task."""
+    with start_run(db=tmp_path / "a.db") as run:
+        for place in range(64):
+            asked, name = f"{place} + {place % 7}", f"sums {place // 4}"
+            with run.rollout(asked, step=place // 16, group=str(place // 4), task=name) as row:
+                row.turn(
+                    "I add.", action={"name": "add", "arguments": {"a": place}}, observation=str(place + place % 7)
+                )
+                row.score(place % 2)
+    assert flush()
+    (card,) = [it for it in diagnose(db=tmp_path / "a.db").cards if it.id == "unseeded"]
+    assert card.title == "In 100% of groups, rollouts of one task have different prompts"
+    assert not any("What the dataset asks is the same" in it for it in card.evidence)

@@ -500,6 +500,11 @@ def logged(case: Case, name: str) -> float:
     return max(points) if points else float(case.run.config[name])
 
 
+def mismatch(case: Case, _: str) -> tuple[str, ...]:
+    points = case.run.scalars[SAMPLING].items()
+    return (means(value for step, value in points if step >= case.last[0].step),)
+
+
 def kl_alone(case: Case, *_: str) -> tuple[str, ...]:
     """Return the mean KL of the first steps and of the last, if neither rewards nor lengths moved by three errors."""
     sides = windows(case)
@@ -703,6 +708,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "sampled tokens": tokens,
         "turns": len(it.turns),
         "environment steps": len(actions(it)),
+        "tool calls": sum(isinstance(sent, dict) and sent.keys() == {"name", "arguments"} for sent in actions(it)),
         "tool calls without an environment step": 0.0,  # in these runs each action has its turn, and is sent
         "failed actions": sum(turn.error is not None for turn in it.turns),
         "the share of different words": texts["distinct_words"],
@@ -710,7 +716,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "the share of three-word sequences that repeat": texts["trigram_repeats"],
         "the share of letters that are not Latin": share_of_others(it),
         "solved (share)": float(case.report.scale.success.is_defined and case.solved(it)),
-        "loop or turn limit (share)": float(out_of_turns(it)),
+        "turn limit (share)": float(out_of_turns(it)),
     }
 
 
@@ -1215,8 +1221,8 @@ def agreed(case: Case, *said: str) -> tuple[str, ...]:
 
 
 KINDS = {
-    'a call without "name"': '{"tool"', "a call whose JSON is broken": '"name": "look_up", "arguments": {"item": ',
-    "a call in another form": "\nAction: open[",
+    '{"tool"': 'a call without "name"', '"name": "look_up", "arguments": {"item": ': "a call whose JSON is broken",
+    "\nAction: open[": "a call in another form", "<function=": "a call in another form",
 }  # fmt: skip
 
 
@@ -1224,7 +1230,7 @@ def kinds_read(rollouts: Iterable[Rollout]) -> Counter[str]:
     """Count the kinds of last answers in 200 of the rollouts, evenly spread."""
     last = [it.turns[-1].text if it.turns else "" for it in rollouts]
     read = [last[at] for at in sorted({int(at) for at in np.linspace(0, len(last) - 1, 200)})]
-    kinds = [next((kind for kind, part in KINDS.items() if part in text), "text without a call") for text in read]
+    kinds = [next((kind for part, kind in KINDS.items() if part in text), "text without a call") for text in read]
     return Counter(kind if text.strip() else "no text" for kind, text in zip(kinds, read, strict=True))
 
 
@@ -1238,17 +1244,24 @@ def low_answers(case: Case, *said: str) -> tuple[str, ...]:
     return str(low.total()), str(low[said[2]]), said[2], str(better.total()), str(better[said[2]])
 
 
-def with_environment(case: Case, _: str) -> tuple[str, ...]:
-    """Of tasks, in any step, of which some rollout acts."""
-    acting = {task(it) for it in case.run.rollouts if actions(it)}
-    return (percent(fmean(not actions(it) for it in case.last if task(it) in acting)),)
+def kept(case: Case, *_: str) -> tuple[str, str]:
+    """Return the version of the last rollout, and the first step of which all have it, as all of the step before."""
+    version = case.run.rollouts[-1].policy_step
+    since = max(it.step for it in case.run.rollouts if it.policy_step != version) + 2
+    return str(version), str(since)
+
+
+def never_acting(case: Case, _: str) -> tuple[str, ...]:
+    """Of an eval in which tasks without any action are no worse than the others of their steps."""
+    return (case.share(lambda it: not actions(it)),)
 
 
 PLAIN = (
     "Advantages come from differences within a group", "Advantages compare a completion with its group",
     "For on-policy samples the two are equal in expectation.", "It is logged by the trainer.",
     'With vllm_mode="server", TRL sends only the first prompt of each group', "reset() returned different ",
-    "What the dataset asks is the same; ", "These steps do not show whether the new tasks ", "There is no other group.",
+    "It is not recorded what reset() returned, nor what the dataset asks",
+    "These steps do not show whether the new tasks ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
     "No action of theirs was parsed and executed, and no tool call.", "One ends with: ",
@@ -1386,14 +1399,15 @@ COUNTS: dict[str, Count] = {
     "# groups of up to # rollouts hold more than one prompt or task.": lambda c, *_: (
         str(sum(map(has_several_prompts, c.groups))), str(max(map(len, c.groups))),
     ),
-    "In # of groups, rollouts begin with different observations": lambda c, _: (
+    "In # of groups, rollouts of one task have different prompts": lambda c, _: (
         percent(fmean(map(has_several_prompts, c.groups))),
     ),
     "@ of @ {task families|tasks}[ with 10+ attempts after their first step] regressed: # of attempts solve {it|them} "
     "now, # did before": regressed,
-    "# of rollouts are 4+ policy versions old when they are trained on": lambda c, _: (
+    "# of rollouts are 4+ policy versions old when they are trained on[.]": lambda c, _: (
         c.share(lambda it: lag(it) + reused(c) >= 4),
     ),
+    "The sampler has kept the policy of step # since step #": kept,
     "Each batch is used for # steps, which adds # on average.": lambda c, *_: (
         str(int(2 * reused(c) + 1)), figure(reused(c)),
     ),
@@ -1410,8 +1424,8 @@ COUNTS: dict[str, Count] = {
     "# of rollouts are trained on an answer to another rollout's prompt": lambda c, _: (
         percent(logged(c, FIRST_PROMPT)),
     ),
-    "Trainer/sampler mismatch: # nats per token": lambda c, _: (figure(logged(c, SAMPLING)),),
-    "Mean |log p (trainer) - log p (sampler)|: # nats per token.": lambda c, _: (figure(logged(c, SAMPLING)),),
+    "Trainer/sampler mismatch: # nats per token": mismatch,
+    "Mean |log p (trainer) - log p (sampler)|: # nats per token.": mismatch,
     "Trainer/sampler mismatch: the mean importance-sampling ratio is #": lambda c, _: (figure(logged(c, RATIO)),),
     "If both agree it is 1. The loss is weighted by it: # of the gradient is lost.": lambda c, _: (
         percent(1 - logged(c, RATIO)),
@@ -1492,7 +1506,7 @@ COUNTS: dict[str, Count] = {
         str(sum(shares_prompt(c))),
     ),
     "# of rollouts never act in their environment": lambda c, _: (c.share(lambda it: not actions(it)),),
-    "# of rollouts with an environment never act in it": with_environment,
+    "# of rollouts with {an environment never act in it|tools never call one}": never_acting,
     "No action is found in # of the model's answers": lambda c, _: (
         percent(sum(map(unparsed, c.last)) / sum(len(it.turns) for it in c.last)),
     ),

@@ -7,6 +7,7 @@ import pytest
 
 from logs_ui.recorder.diagnosis import Card, Report, Rows, Settings, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.measures import shares
+from logs_ui.recorder.diagnosis.report import card_lines
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.rows.text_facts import FACTS, TEXTS, facts
 from logs_ui.recorder.storage.payload import Tokens
@@ -439,3 +440,36 @@ def test_of_a_tool_that_a_text_asks_for_only_the_name_has_to_occur_as_on_the_pag
 
 def test_without_an_answer_it_is_not_known_if_actions_were_said() -> None:
     assert facts([], [entry(1, None, "go")], [], None)["unsaid_actions"] is None
+
+
+@pytest.mark.parametrize(
+    ("ends", "name"),
+    [
+        ({"stop_reason": np.where(np.arange(48) % 2, StopReason.DONE, StopReason.TURN_LIMIT)}, "turn limit"),
+        ({"stop_reason": StopReason.NOT_RECORDED, "action_tail": np.where(np.arange(48) % 2, 1.0, 7.0)}, "loop"),
+        (
+            {
+                "stop_reason": np.where(np.arange(48) % 4, StopReason.NOT_RECORDED, StopReason.TURN_LIMIT),
+                "action_tail": np.where(np.arange(48) % 2, 1.0, 7.0),
+            },
+            "loop or turn limit",
+        ),
+    ],
+)
+def test_a_bar_is_named_by_what_applies(ends: dict[str, Any], name: str) -> None:
+    shares = diagnose_rows(rows_of(**ends)).fall.shares
+    assert [(it.cause.id, it.cause.name, it.rollouts) for it in shares] == [("loop", name, 24)]
+
+
+@pytest.mark.parametrize(
+    ("others", "said"), [(0.5, "reward lost per rollout, more than other rollouts: 0.125"), (1.0, None)]
+)
+def test_a_cost_that_is_not_against_the_best_reward_says_what_it_is_more_than(others: float, said: str | None) -> None:
+    """A quarter never acts and loses all, 0.25 per rollout; of the others a half is lost, or nothing."""
+    idle, place = np.arange(80) // 4 % 4 == 0, np.arange(80)
+    paid = np.where(idle, 0.0, np.where(place % 2, 1.0, 2 * others - 1))
+    rows = rows_of(80, steps=10, reward=paid, env_steps=np.where(idle, np.nan, 2.0), tool_calls=0.0)
+    report = diagnose_rows(rows)
+    found = next(it for it in report.cards if it.id == "never_acted")
+    line = card_lines(report, found)[0].text
+    assert line.startswith(f"{said or 'reward lost per rollout: 0.25'} \N{MIDDLE DOT} ")

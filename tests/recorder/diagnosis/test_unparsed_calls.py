@@ -8,7 +8,7 @@ import pytest
 
 from logs_ui.recorder.diagnosis import diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
-from logs_ui.recorder.diagnosis.unparsed_calls import _end
+from logs_ui.recorder.diagnosis.unparsed_calls import _end, _quote
 from tests.faults.columns import diagnosed
 from tests.faults.registry import FAULTS
 from tests.recorder.diagnosis.test_diagnosis import rows_of
@@ -79,3 +79,61 @@ def test_answers_that_were_parsed_before_are_the_policys() -> None:
     assert [it.id for it in cards] == ["parse_failures", "parse_failures"]
     begins = ["It acted before step 11", "Show an example of an action"]
     assert [it.suggestion.startswith(begin) for it, begin in zip(cards, begins, strict=True)] == [True, True]
+
+
+@pytest.mark.parametrize(("is_executed", "has_texts"), [(True, True), (True, False), (False, True), (False, False)])
+def test_an_executed_answer_is_no_call_in_another_form(*, is_executed: bool, has_texts: bool) -> None:
+    """Low rollouts buy at once, in text that looks like a call; better ones end with words."""
+
+    def read(ids: Sequence[int]) -> dict[int, Texts]:
+        return {row: played("Action: press[red]" if row % 2 else "I am done.") for row in ids}
+
+    def played(last: str) -> Texts:
+        says = ["Action: look[shelf]", last]
+        sent = [says[0], says[1] if is_executed else None]
+        entries = [
+            {"turn": turn, "text": text if has_texts else None, "action": action, "observation": action and "A bell."}
+            for turn, (text, action) in enumerate(zip(says, sent, strict=True), 1)
+            if has_texts or action
+        ]
+        return Texts([{"role": "assistant", "content": text} for text in says], entries)
+
+    low = diagnose_rows(rows_of(400, steps=20, reward=np.arange(400) % 2), read_texts=read).scored_low
+    assert low is not None
+    said = [it for it in low.evidence if "end with a call in another form" in it]
+    assert said == ([] if is_executed else [
+        "Of 100 low rollouts that were read, 100 end with a call in another form; of 100 better ones, 0."
+    ])  # fmt: skip
+
+
+def test_a_call_is_quoted_from_its_beginning() -> None:
+    call = "<tool_call>\n<function=book>\n<parameter=train>\nICE 73 to Basel\n</parameter>\n</function>\n</tool_call>"
+    short = call.replace("\n<parameter=train>\nICE 73 to Basel\n</parameter>", "")
+    assert _quote(f"I book it.\n{short}") == "<tool_call> <function=book> </function> </tool_call>"
+    longer = " ".join(call.replace("Basel", f"Basel {'SBB ' * 20}").split())
+    assert _quote(f"{short}\nAgain:\n{longer}") == f"{longer[:100]} \u2026"
+    assert _quote(f"Thought: {'I wait. ' * 20}\nAction: wave[right]") == "Action: wave[right]"
+    assert _quote("I wave. " * 20) == f"\u2026 {('I wave. ' * 20).strip()[-100:]}"
+
+
+def test_tasks_in_which_no_rollout_acts_count_as_the_others_of_their_eval() -> None:
+    """In 6 of 30 tasks none does, and 212 of the last 240 rollouts do not."""
+    made = next(it.made for it in FAULTS if it.id == "unread call")
+    assert made is not None
+    last = [it for it in made().rollouts if it.step > 10]
+    assert (sum(it.is_hit for it in last), len(last)) == (212, 240)
+    card = diagnosed(made()).report.cards[0]
+    assert card.title == "88% of rollouts with tools never call one"
+    assert card.own is not None
+    assert card.own.sum() == 212
+
+
+def test_tasks_without_an_environment_do_not_count_beside_tasks_in_which_most_act() -> None:
+    task = np.arange(400) // 4 % 4
+    acts = np.where(task < 2, np.where(np.arange(400) % 5 > 0, 2.0, 0.0), np.nan)
+    report = diagnose_rows(
+        rows_of(
+            400, steps=10, task=[f"task {it}" for it in task], env_steps=acts, tool_calls=0.0, reward=(acts > 0) * 1.0
+        )
+    )
+    assert next(it for it in report.cards if it.id == "never_acted").title.startswith("20% of rollouts with an env")
