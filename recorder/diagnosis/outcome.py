@@ -17,7 +17,7 @@ REWARD = "mean reward"
 _WHOLE = 0.8  # of the rollouts can count as solved: fewer are said
 _MOVED = 0.5  # of the rollouts have another value of a column than at first: its mix changed [ours]
 _SHARED = 0.25  # of the rollouts of both sides have values that both have: else these cannot be compared [ours]
-_DIFFICULTY = re.compile(r"level|difficult|stage|curriculum|tier", re.IGNORECASE)
+DIFFICULTY = re.compile(r"level|difficult|stage|curriculum|tier", re.IGNORECASE)
 
 
 class Outcome(NamedTuple):
@@ -65,4 +65,4 @@ def list_other_mixes(run: Run, sides: Sides) -> Iterator[Mix]:
         shared = min(float(first[last > 0].sum()), float(last[first > 0].sum()))
         strata = np.full(len(run.all), -1)
         strata[sides.among] = places.task
-        yield Mix(name, strata if shared >= _SHARED else None, _DIFFICULTY.search(name) is not None)
+        yield Mix(name, strata if shared >= _SHARED else None, DIFFICULTY.search(name) is not None)

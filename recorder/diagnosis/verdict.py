@@ -12,13 +12,13 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.change_point import change
-from logs_ui.recorder.diagnosis.contrast import SURER, compare_successive, gap
+from logs_ui.recorder.diagnosis.contrast import compare_successive, gap
 from logs_ui.recorder.diagnosis.largest_differences import name_changed_habit, time_sides
-from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
+from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
 from logs_ui.recorder.diagnosis.outcome import REWARD, list_other_mixes, outcome_of
-from logs_ui.recorder.diagnosis.places import describe_switches, list_parts
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, distinct, means
+from logs_ui.recorder.diagnosis.places import describe_switches
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import LITTLE
 from logs_ui.recorder.diagnosis.wording import figure, percent
@@ -33,7 +33,6 @@ _MIX = "task_mix"  # harder tasks lower rewards, and are no fault
 _NOISE = "inconsistent"  # a judge with noise withholds nothing on average: a run that improves learns in spite of it
 _LEAST = 0.02  # of the range of values: a smaller change does not matter
 _MOST = 0.5  # of the rollouts are solved: most reach the outcome
-_HARDLY = 0.02  # of the rollouts of a place are solved [ours]
 _NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
 _EQUAL = 0.95  # of the groups have equal rewards: there is nothing to learn from
 
@@ -74,11 +73,6 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
     if cards and cards[0].is_setup:
         return Verdict("setup", f"Fault of the set-up: {cards[0].title}", cards[0].id)
     outcome = _outcome(run)
-    judged = _judge(run, cards, outcome, units)
-    return judged._replace(said=judged.said + _name_unsolved(run, outcome)) if judged.is_healthy else judged
-
-
-def _judge(run: Run, cards: Sequence[Card], outcome: "_Measure", units: int) -> Verdict:
     if cards:
         return _with_findings(run, cards, outcome, _FALL / units)
     if not np.isfinite(run.rows.reward).any():
@@ -90,24 +84,6 @@ def _judge(run: Run, cards: Sequence[Card], outcome: "_Measure", units: int) -> 
         or _judge_small_fall(run, outcome)
         or _judge_reached(run, outcome)
     )
-
-
-def _name_unsolved(run: Run, outcome: "_Measure") -> str:
-    """Return words on the largest eval, family of tasks or value of a column of which hardly a rollout of the whole run
-    is solved, while most of the others are, beyond chance; "" without one.
-    """
-    rows, values, parts = run.all, outcome.column, list_parts(run)[1:] if outcome.is_share else []
-    limit, unsolved = SURER / max(sum(len(names) for names, _ in parts), 1), list[tuple[int, str]]()
-    for names, codes in parts:
-        of = np.isfinite(values) & (codes >= 0)
-        low = means(codes[of], values[of], len(names)) <= _HARDLY
-        often = distinct(codes[of], rows.group[of], count=len(names)) >= LEAST_UNITS
-        for code in np.flatnonzero(low & often).tolist():
-            apart, won = compare(values, codes == code, rows.group), values[of & (codes == code)]
-            if apart is not None and apart.chance is not None and apart.chance <= limit and apart.others >= _MOST:
-                sentence = f"{int(won.sum()):,} of the {len(won):,} rollouts of {names[code]} are solved"
-                unsolved.append((len(won), f"; but {sentence} (elsewhere {percent(apart.others)})"))
-    return max(unsolved, default=(0, ""))[1]
 
 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:

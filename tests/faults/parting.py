@@ -246,6 +246,13 @@ def lacks_a_package_by_column(place: Place) -> Played:
     return _proves(place, is_hit=is_hit, chance=rate, task=f"lemma {place.task}", library=library)
 
 
+def too_hard_at_a_level(place: Place) -> Played:
+    """Nobody solves the tasks of the highest level yet."""
+    level, hardest = place.task % 3, (0.6, 0.4, 0.0)
+    rate = hardest[level] * (0.5 + 0.7 * place.progress)
+    return _proves(place, is_hit=False, chance=rate, task=f"lemma {place.task}", level=str(level))
+
+
 # --- A table that is empty, where other answers hold other numbers
 
 
@@ -507,6 +514,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("healthy part: mix", "another mix of families that are alike", None, more_of_both),
     _fault("healthy part: no reference", "code has none, and is graded", None, graded_without_references),
     _fault("healthy part: hard tasks", "some tasks are unsolved by chance", None, hard_tasks),
+    _fault("healthy part: level", "the hardest tasks are not solved yet", None, too_hard_at_a_level, _FEW_TRIES),
     _fault("healthy part: sites", "tasks of one server are hard", None, harder_sites),
     _fault("healthy part: machines", "workers that are alike", None, equal_workers),
     _fault("healthy part: families", "four families that differ, as ever", None, as_ever),

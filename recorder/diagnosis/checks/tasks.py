@@ -20,6 +20,7 @@ from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, compare_successiv
 from logs_ui.recorder.diagnosis.largest_differences import describe_jumped_habits
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
 from logs_ui.recorder.diagnosis.measures import attempted, extent, mean, tried
+from logs_ui.recorder.diagnosis.outcome import DIFFICULTY
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.scale import Scale
@@ -279,7 +280,9 @@ def _find_unsolved_place(run: Run) -> _Place | None:
     kinds = [("eval", rows.evals, rows.eval)]
     kinds += [] if families is None else [("family", families.tasks, families.task)]
     columns = columns_of(rows, run.labels_of_all) if fails < 1 else []
-    kinds += [(name, of.tasks, of.task) for of, _, name in columns if not MACHINE.search(name)]
+    # A machine is judged by worse_place, and hard tasks are no fault.
+    others = (entry for entry in columns if not (MACHINE.search(entry[2]) or DIFFICULTY.search(entry[2])))
+    kinds += [(name, of.tasks, of.task) for of, _, name in others]
     unsolved, compared = defaultdict[str, list[tuple[str, Bools, float]]](list), 0
     for field, names, codes in kinds:
         of = is_tried & (codes >= 0)
@@ -538,9 +541,9 @@ NEVER_SOLVED = check(
     "task as hard as the hardest tenth of the solved tasks stays unsolved for so many attempts. All tasks that "
     f"none of so many solved, if they have {_MOST:.0%} of the last rollouts, if chance would leave at most a tenth of "
     f"equally hard tasks unsolved, and so many with a probability below {UNSOLVED_CHANCE:.0%}. In place of tasks an "
-    f"eval, a family or a value of a column of which nothing is solved, if it has {LEAST_UNITS} tasks or more and the "
-    f"probability by chance is below {SURER:.1%}, corrected for the number of these; with the error that half of its "
-    "rollouts read and hardly any others. If no task at all is "
+    "eval, a family or a value of a column (but of a level of difficulty) of which nothing is solved, if it has "
+    f"{LEAST_UNITS} tasks or more and the probability by chance is below {SURER:.1%}, corrected for the number of "
+    "these; with the error that half of its rollouts read and hardly any others. If no task at all is "
     "solved, they are shown only if the environment gives no rewards either. Silent if the reward depends on the "
     "prompt alone. Where most answers to half of the tasks agree, and not with the reference, the references are to "
     "be verified first.",

@@ -112,7 +112,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
         title=f"In {column} {listed(names)} the mean reward is {there_mean}; that of {worst.others} is "
         f"{figure(now.others)}",
         cost=-now.value * float(own.mean()),
-        than="others of their groups",
+        than=worst.others,
         evidence=(f"{int(own.sum()):,} of {len(rows):,} rollouts are from there.", *sentences),
         suggestion="Look at what runs there: its version, its weights, its logs. Until then leave it out, and mask its "
         "rollouts.",

@@ -261,21 +261,3 @@ def test_a_habit_that_changes_with_the_outcome_is_told_where_tasks_seldom_recur(
     assert "a fall that may be chance: solved 73% \u2192 33% " in short.verdict.said
     assert short.verdict.said.endswith("; turns 8.83 \u2192 4.19")
     assert long.cards[0].evidence[2] == "At step 11 turns change from 8.06 to 3.95, over all tasks."
-
-
-@pytest.mark.parametrize(
-    ("solved", "others", "said"),
-    [
-        (0.0, 0.85, "; but 0 of the 80 rollouts of proofs/ are solved (elsewhere "),
-        (0.1, 0.85, ""),  # it is hard
-        (0.0, 0.6, ""),  # others are hard, too
-    ],
-)
-def test_a_healthy_run_names_a_place_where_nothing_is_solved(solved: float, others: float, said: str) -> None:
-    place, dice = np.arange(640), np.random.default_rng(5).uniform(size=640)
-    is_proof = place // 4 % 8 == 0
-    right = dice < np.where(is_proof, solved, others * (0.5 + 0.5 * place / 640))
-    tasks = [f"{'proofs' if it else 'sums'}/{number // 4}" for number, it in enumerate(is_proof)]
-    report = diagnose_rows(rows_of(640, steps=20, reward=right.astype(float), task=tasks))
-    assert report.verdict.is_healthy
-    assert ("; but" in report.verdict.said, said in report.verdict.said) == (bool(said), True)
