@@ -14,6 +14,7 @@ from sqlalchemy.types import String
 from sqlmodel import col
 from tokenizers import Tokenizer
 
+from logs_ui.recorder.audit.token_faults import decode
 from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.labels import attribute_text
@@ -229,7 +230,7 @@ def prompt_ends_of(db: Database, run: Run, ids: Sequence[int]) -> dict[int, str]
     with Session(db) as session:
         rollouts = read_rollouts(session, run.id or 0, col(EvaluationRow.id).in_(ids))
     return {
-        rollout.row.id or 0: tokenizer.decode(rollout.tokens.prompt_ids[-_END:].tolist(), skip_special_tokens=False)
+        rollout.row.id or 0: decode(tokenizer, rollout.tokens.prompt_ids[-_END:])
         for rollout in rollouts
         if rollout.tokens is not None
     }

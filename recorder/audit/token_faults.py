@@ -112,7 +112,12 @@ class Sources:
 
     def decode(self, ids: Any, *, bare: bool = False) -> str:
         """Return the text of ids; without special tokens if `bare`."""
-        return "" if self.tokenizer is None else self.tokenizer.decode(ids.tolist(), skip_special_tokens=bare)
+        return "" if self.tokenizer is None else decode(self.tokenizer, ids, bare=bare)
+
+
+def decode(tokenizer: Tokenizer, ids: Any, *, bare: bool = False) -> str:
+    """Return the text of ids; without special tokens if `bare`. Ids below 0, which stand for images, have none."""
+    return tokenizer.decode(ids[ids >= 0].tolist(), skip_special_tokens=bare)
 
 
 @dataclass

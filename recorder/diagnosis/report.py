@@ -320,7 +320,7 @@ def card_lines(report: Report, card: Card) -> list[Line]:
 
 def card_values(card: Card) -> dict[str, Any]:
     """Return the card as JSON has it."""
-    names = ("id", "title", "cost", "share", "since_step", "half_step", "evidence", "suggestion", "where", "by_user")
+    names = "id title cost than share since_step half_step evidence suggestion where by_user".split()
     between = list(card.since_range) if card.since_range else None
     return {name: getattr(card, name) for name in names} | {"evidence": list(card.evidence), "since_range": between}
 
@@ -337,7 +337,7 @@ def _headline(report: Report) -> Iterator[Line]:
         yield Line(f"{visible(name)}: {visible(verdict.said)}.", "green" if verdict.is_healthy else "yellow", 2)
     if report.checked:
         yield Line(f"{visible(report.basis)}.", "dim")
-    fall, best_is = report.fall, report.scale.source
+    fall, best_is = report.fall, visible(report.scale.source)
     mean, best, lost = figure(fall.mean), figure(fall.best), figure(fall.lost)
     if math.isnan(fall.mean):
         yield Line("Without a reward it cannot be said why rewards are low.", "yellow")

@@ -139,7 +139,8 @@ def _compare_prompts(run: Run, name: str) -> list[str]:
     """
     of = run.all.in_eval(name)
     sides = run.sample(of if of.any() else ~of, _READ), run.read_evaluated(name)
-    told = [[any(it.get("role") in _SYSTEM for it in texts.messages) for texts in side.values()] for side in sides]
+    messages = [[texts.messages for texts in side.values() if texts.messages] for side in sides]
+    told = [[any(it.get("role") in _SYSTEM for it in those) for those in side] for side in messages]
     if min(map(len, told)) < _ENOUGH or any(any(side) != all(side) for side in told) or all(told[0]) == all(told[1]):
         return []
     which, other = ("all", "none") if all(told[0]) else ("none", "all")
