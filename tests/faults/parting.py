@@ -371,7 +371,7 @@ def broken_sandbox(place: Place) -> Played:
     number = _dealt(place, 4)
     is_hit = number == 3 and place.step >= 9
     patch = 0.0 if is_hit else round(min(max(place.random.gauss(0.4 + 0.2 * place.progress, 0.3), 0.0), 1.0), 1)
-    parts = {"patch": patch, "style": float(_is(place, 0.8))}
+    parts: dict[str, float | None] = {"patch": patch, "style": float(_is(place, 0.8))}
     return _answered(place, parts, is_hit=is_hit, compute_node=f"n{number}")
 
 

@@ -193,7 +193,7 @@ class Case:
 
 # --- What each sentence says. A function returns what the groups of its pattern must be.
 
-Count = Callable[..., tuple[str, ...]]
+Count = Callable[..., tuple[str | None, ...]]
 
 
 def place(case: Case, _share: str, names: str, _rest: str) -> tuple[str, ...]:
