@@ -86,8 +86,8 @@ def time_sides(run: Run) -> Sides | None:
     tasks = [set(side.task.tolist()) - {-1} for side in sides]
     both, most = tasks[0] & tasks[1], max(map(len, tasks))
     is_whole = len(both) >= _ALL * most
-    same = "same tasks" if is_whole else f"at the {len(both):,} of {most:,} tasks that both have"
-    description = f"steps {first} against {last}, {same}, weighted alike"
+    tasks_of_both = "same tasks" if is_whole else f"at the {len(both):,} of {most:,} tasks that both have"
+    description = f"steps {first} against {last}, {tasks_of_both}, weighted alike"
     return Sides(late, among & np.isin(rows.task, list(both)), rows.task, description)
 
 

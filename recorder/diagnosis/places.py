@@ -58,7 +58,7 @@ def describe_switches(run: Run, first: int, last: int) -> list[str]:
     which something begins, and on instructions that prompts have on one side alone. Generations' parameters and prompts
     are read of some rollouts of either side: each side has one value.
     """
-    said = [
+    sentences = [
         f"At step {switch.step:,} {switch.name} changes from {switch.before} to {switch.after}."
         for switch in run.switches
         if first <= switch.step <= last
@@ -66,7 +66,7 @@ def describe_switches(run: Run, first: int, last: int) -> list[str]:
     sides = [run.sample(side, _READ) for side in (run.all.step < first, run.all.step >= last)]
     before, after = (_shared_values([texts.sampling for texts in side.values()]) for side in sides)
     at = f"At step {first:,}" if first == last else f"Between steps {first:,} and {last:,}"
-    said += [
+    sentences += [
         f"{at} sampling.{name} changes from {before[name]} to {after[name]}."
         for name in sorted(before.keys() & after.keys())
         if before[name] != after[name]
@@ -74,8 +74,8 @@ def describe_switches(run: Run, first: int, last: int) -> list[str]:
     groups = (len(set(run.all.group[np.isin(run.all.id, list(side))])) for side in sides)
     if min(groups) >= LEAST_UNITS:  # fewer may share more of their prompts by chance
         prompts = ([prompt_of(texts) for texts in side.values()] for side in sides)
-        said += [f"{at} {change}." for change in describe_prompt_changes(*prompts)]
-    return said[:_NAMED]
+        sentences += [f"{at} {change}." for change in describe_prompt_changes(*prompts)]
+    return sentences[:_NAMED]
 
 
 def _shared_values(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:

@@ -28,18 +28,18 @@ def describe_prompt_changes(before: Sequence[str], after: Sequence[str]) -> list
     return [
         f"prompts {verb} \u201c{_shorten(text)}\u201d ({len(before) if verb == 'lose' else 0} of {len(before)} that "
         f"were read before, {len(after) if verb == 'gain' else 0} of {len(after)} since)"
-        for verb, those, others in sides
-        if (text := _find_text(those, others))
+        for verb, prompts, others in sides
+        if (text := _find_text(prompts, others))
     ]
 
 
-def _find_text(those: Sequence[str], others: Sequence[str]) -> str:
+def _find_text(prompts: Sequence[str], others: Sequence[str]) -> str:
     """Return the text; "" without one. What all of both sides share is left out."""
     for turn in (1, -1):
-        turned, of_others = ([text[::turn] for text in side] for side in (those, others))
+        turned, of_others = ([text[::turn] for text in side] for side in (prompts, others))
         shared, of_both = _begin(turned), _begin([*turned, *of_others])
         text = shared[len(of_both) :][::turn].strip()
-        if len(text) >= _LEAST and not any(text in other for other in others):
+        if len(text) >= _LEAST and not any(text in prompt for prompt in others):
             return text
     return ""
 

@@ -140,13 +140,15 @@ def _compare_prompts(run: Run, name: str) -> list[str]:
     of = run.all.in_eval(name)
     sides = run.sample(of if of.any() else ~of, _READ), run.read_evaluated(name)
     messages = [[texts.messages for texts in side.values() if texts.messages] for side in sides]
-    told = [[any(it.get("role") in _SYSTEM for it in those) for those in side] for side in messages]
-    if min(map(len, told)) < _ENOUGH or any(any(side) != all(side) for side in told) or all(told[0]) == all(told[1]):
+    has_system = [[any(message.get("role") in _SYSTEM for message in prompt) for prompt in side] for side in messages]
+    training, evaluation = has_system
+    is_mixed = any(any(side) != all(side) for side in has_system)
+    if min(len(training), len(evaluation)) < _ENOUGH or is_mixed or all(training) == all(evaluation):
         return []
-    which, other = ("all", "none") if all(told[0]) else ("none", "all")
+    of_training, of_evaluation = ("all", "none") if all(training) else ("none", "all")
     sentence = (
-        f"Of {len(told[0])} rollouts of the training that were read, {which} have a system message; of {len(told[1])} "
-        f"of the evaluation, {other}."
+        f"Of {len(training)} rollouts of the training that were read, {of_training} have a system message; of "
+        f"{len(evaluation)} of the evaluation, {of_evaluation}."
     )
     return [sentence]
 

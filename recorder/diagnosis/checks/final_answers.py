@@ -319,9 +319,12 @@ def _find_wrong_references(run: Run, answers: _Answers, places: list[tuple[str, 
             continue
         # Of letters and labels some are right by chance, so that it tells something if none is. Of answers that could
         # be anything none may be, and it is their agreement that tells.
-        said, given = (Counter(texts[number] for number in mine) for texts in (answer, reference))
-        share = sum(said[text] * given[text] for text in said) / len(mine) ** 2
-        if 2 * min(len(said), len(given)) > len(mine):
+        answers_by_text, references_by_text = (
+            Counter(texts[number] for number in mine) for texts in (answer, reference)
+        )
+        pairs_alike = sum(count * references_by_text[text] for text, count in answers_by_text.items())
+        share = pairs_alike / len(mine) ** 2
+        if 2 * min(len(answers_by_text), len(references_by_text)) > len(mine):
             agreeing = sum(most[number][1] for number in mine)
             share = others_hits / len(others) if agreeing >= _OTHERS * len(np.unique(group[of])) else 0.0
         if (1 - _tail(hits + 1, len(mine), share)) * len(places) > _CHANCE:
