@@ -12,6 +12,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.setting_switches import Switch, list_switches
+from logs_ui.recorder.diagnosis.tables.task_families import with_families
 from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses
 from logs_ui.recorder.diagnosis.wording import exact_percent, percent
 from logs_ui.recorder.settings import SHARE, Limits, Settings
@@ -107,6 +108,11 @@ class Run:
     def labels_of_all(self) -> Mapping[str, Sequence[str | None]]:
         """Return the same of each of `all`."""
         return self.read_labels(self.all)
+
+    @cached_property
+    def families(self) -> Rows | None:
+        """Return `all` with families in place of tasks; None if names show none."""
+        return with_families(self.all)
 
     @cached_property
     def switches(self) -> Sequence[Switch]:

@@ -14,7 +14,6 @@ from logs_ui.recorder.diagnosis.links import print_column
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, chance_limit, compare
 from logs_ui.recorder.diagnosis.prompt_changes import describe_prompt_changes, prompt_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
-from logs_ui.recorder.diagnosis.tables.task_families import with_families
 from logs_ui.recorder.diagnosis.wording import listed, percent
 
 _NEARLY_ALL, _RARER = 0.9, 0.25  # of the finding's rollouts are there; as often elsewhere, at most [ours]
@@ -120,7 +119,7 @@ def tasks_of(run: Run) -> Places:
 
 def families_of(run: Run) -> list[Places]:
     """Return the same with families as tasks; none if names show none."""
-    grouped, is_last = with_families(run.all), run.all.step >= run.rows.steps[0]
+    grouped, is_last = run.families, run.all.step >= run.rows.steps[0]
     return [] if grouped is None else [(grouped.where(is_last), run.rows.task, "families of tasks")]
 
 
@@ -157,7 +156,7 @@ def list_parts(run: Run) -> list[tuple[Sequence[str], Ints]]:
     and of the values of each column.
     """
     rows = run.all
-    grouped = with_families(rows)
+    grouped = run.families
     families = [] if grouped is None else [(grouped.tasks, grouped.task)]
     columns = [
         ([f"{column} {value}" for value in places.tasks], places.task)

@@ -12,7 +12,7 @@ from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, 
 from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, distinct, means
-from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.wording import figure, listed
 
 _FAR = 0.2  # of the range of rewards [ours]
@@ -73,7 +73,7 @@ def _list_strata(run: Run, column: str) -> list[tuple[Ints, str]]:
         return [of_groups]
     if tasks_recur(run.rows):
         return [of_groups, (rows.task + 1, "other groups of these tasks")]
-    placed = with_families(rows)
+    placed = run.families
     others = (rows.eval, "other groups") if placed is None else (placed.task + 1, "other groups of these families")
     return [of_groups, others]
 

@@ -1,9 +1,12 @@
 """Where a finding is: named if nearly all of its rollouts are there, and hardly any of the others."""
 
+from time import perf_counter
+
 import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Report, diagnose_rows
+from logs_ui.recorder.diagnosis.checks import tasks
 from logs_ui.recorder.diagnosis.tables.task_families import families
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from tests.recorder.diagnosis.test_diagnosis import card, rows_of
@@ -140,3 +143,30 @@ def test_machines_that_play_whole_groups_compare_where_tasks_come_on_several(
     assert ("worse_place" in {it.id for it in report.cards}) is is_judged
     if is_judged:
         assert (card(report, "worse_place").began, report.verdict.id) == ("from the first step on", "setup")
+
+
+def test_a_line_that_names_an_error_is_quoted_without_signs_before_it() -> None:
+    text = "ok\n  E   .x.ValueError: bad  \r\n>> KeyError\n#...#\nNo Errors here\njson.JSONDecodeError: at 3\n"
+    assert tasks._list_errors(text) == {"KeyError", "json.JSONDecodeError: at 3"}
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize("part", ["\n", ".", "##########\n#  .  @  #\n", "Error ", "ErrorError", "| - |\n", ".\n"])
+def test_errors_are_looked_for_in_long_observations(part: str) -> None:
+    start = perf_counter()
+    tasks._list_errors(part * 20_000)
+    assert perf_counter() - start < 0.5
+
+
+def test_of_many_unsolved_values_the_largest_are_named() -> None:
+    """Every second of 40 values of a column is never solved; every fourth has 32 rollouts, the others have 16."""
+    value = np.tile(np.concatenate([np.repeat(np.arange(40), 4), np.repeat(np.arange(0, 40, 4), 4)]), 4)
+    task = [f"{of} {place // 4}" for place, of in enumerate(value.tolist())]
+    report = diagnose_rows(
+        rows_of(len(value), steps=8, reward=np.where(value % 2, 1.0, 0.0), task=task),
+        read_labels=lambda rows: {"metadata.source": [f"s{value[it - 1]:02d}" for it in rows.id]},
+    )
+    title = (
+        "None of the 256 rollouts of metadata.source s00, s04, s08 and 5 more (64 tasks) was solved; elsewhere 59% were"
+    )
+    assert report.cards[0].title == title
