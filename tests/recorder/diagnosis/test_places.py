@@ -1,5 +1,6 @@
 """Where a finding is: named if nearly all of its rollouts are there, and hardly any of the others."""
 
+from collections.abc import Callable
 from time import perf_counter
 
 import numpy as np
@@ -143,6 +144,49 @@ def test_machines_that_play_whole_groups_compare_where_tasks_come_on_several(
     assert ("worse_place" in {it.id for it in report.cards}) is is_judged
     if is_judged:
         assert (card(report, "worse_place").began, report.verdict.id) == ("from the first step on", "setup")
+
+
+def site_report(rename: Callable[[int, int], str | None], column: str = "metadata.host") -> Report:
+    """Return the report on four sites of 160 tasks of their own, of which one is hard; they come once in the last 10 of
+    40 steps. `rename` gives the host of a site at a step.
+    """
+    group, step = np.arange(2560) // 8, np.arange(2560) // 64
+    site = group % 4
+    task = [
+        f"{(place // 4 % 40 * 4 + of) * 7919 % 100_003}q"
+        for place, of in zip(group.tolist(), site.tolist(), strict=True)
+    ]
+    right = np.random.default_rng(0).uniform(size=2560) < np.array([0.8, 0.7, 0.6, 0.3])[site]
+    hosts = [rename(*of) for of in zip(site.tolist(), step.tolist(), strict=True)]
+    return diagnose_rows(
+        rows_of(2560, steps=40, group=group, reward=right.astype(float), task=task),
+        read_labels=lambda rows: {column: [hosts[it - 1] for it in rows.id]},
+    )
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda site, step: f"site{site}:{8000 if step < 10 else 8001}",
+        lambda site, step: None if step < 10 else f"site{site}",
+    ],
+    ids=["renamed", "known later"],
+)
+def test_hosts_with_tasks_of_their_own_are_not_compared(rename: Callable[[int, int], str | None]) -> None:
+    assert "worse_place" not in {it.id for it in site_report(rename).cards}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rank_whose_shard_is_harder_is_no_fault_of_the_set_up(seed: int) -> None:
+    group = PLACE // 8
+    right = np.array([0.8, 0.7, 0.6, 0.3])[group % 4] * (0.6 + 0.4 * PLACE / COUNT)
+    reward = (np.random.default_rng(seed).uniform(size=COUNT) < right).astype(float)
+    report = diagnose_rows(
+        rows_of(COUNT, steps=12, group=group, reward=reward, task=[f"task {it}" for it in group]),
+        read_labels=lambda rows: {"rank": [str((it - 1) // 8 % 4) for it in rows.id]},
+    )
+    assert "or its tasks are harder" in card(report, "worse_place").suggestion
+    assert report.verdict.id != "setup"
 
 
 def test_a_line_that_names_an_error_is_quoted_without_signs_before_it() -> None:
