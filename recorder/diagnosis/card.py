@@ -210,6 +210,7 @@ class Card:
         than: what the cost is more than, as "before", if it is not lost against the best reward; a report adds "other
             rollouts" where they lose so much less.
         is_of_evaluations: True for a finding about the evaluations, which has none of these rollouts.
+        may_remain: True for a finding that is no fault of a run whose outcome rises: it learns in spite of it.
 
     Examples:
         >>> from logs_ui.recorder import Card
@@ -241,6 +242,7 @@ class Card:
     measure: str = ""
     than: str = ""
     is_of_evaluations: bool = False
+    may_remain: bool = False
 
     @property
     def extent(self) -> str:

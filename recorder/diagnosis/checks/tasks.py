@@ -316,7 +316,7 @@ def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopel
     rest = mean(np.where(place.inside | ~tried(rows, run.scale), np.nan, run.scale.success.outcomes(rows))) or 0.0
     others = [rows.tasks[task] for task in np.flatnonzero(hopeless).tolist()]
     is_there = np.isin(np.arange(len(rows.tasks)), rows.task[of])
-    agreed = _name_agreed(run, is_there)
+    agreed, error = _name_agreed(run, is_there), _quote_error(run, place.inside)
     return Card(
         id="never_solved",
         title=f"None of the {of.sum():,} rollouts of {text} ({is_there.sum():,} tasks) was solved; elsewhere "
@@ -324,7 +324,7 @@ def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopel
         cost=_cost(run, own),
         evidence=(
             f"Solved: {run.scale.success.description}.",
-            *_quote_error(run, place.inside),
+            *error,
             _describe_extent(own),
             *[f"Never solved elsewhere, beyond chance: {listed(others)}."] * bool(others),
             *_count_unsure(unsolved, hopeless, " elsewhere"),
@@ -336,6 +336,7 @@ def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopel
         f"{'has' if len(place.names) == 1 else 'have'}. Drop these tasks only if nothing is wrong there.",
         where=links.tasks(place.names, place.field),
         own=own,
+        may_remain=not error,  # they may be hard
     )  # fmt: skip
 
 
