@@ -38,7 +38,7 @@ from logs_ui.recorder.diagnosis.tables.tasks import (
     labels,
 )
 from logs_ui.recorder.diagnosis.waterfall import has_cause, losses
-from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.diagnosis.wording import figure, list_places, listed, percent
 from logs_ui.recorder.settings import FROM_ONE
 from logs_ui.recorder.vocabulary import Lack, LossCause
 
@@ -311,7 +311,7 @@ def _find_unsolved_place(run: Run) -> _Place | None:
 
 def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopeless: Bools) -> Card:
     """Return the card of a place; (T,) `unsolved` and `hopeless` are tasks elsewhere."""
-    rows, text = run.all, f"{place.field} " * (place.field != "family") + listed(place.names)
+    rows, text = run.all, list_places(place.names, place.field if place.field != "family" else "")
     of = place.inside & tried(rows, run.scale)
     rest = mean(np.where(place.inside | ~tried(rows, run.scale), np.nan, run.scale.success.outcomes(rows))) or 0.0
     others = [rows.tasks[task] for task in np.flatnonzero(hopeless).tolist()]
@@ -332,7 +332,7 @@ def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopel
         ),
         suggestion=_VERIFY
         if agreed
-        else f"Look first at the environment, tests, tools and references that only {listed(place.names)} "
+        else f"Look first at the environment, tests, tools and references that only {list_places(place.names)} "
         f"{'has' if len(place.names) == 1 else 'have'}. Drop these tasks only if nothing is wrong there.",
         where=links.tasks(place.names, place.field),
         own=own,

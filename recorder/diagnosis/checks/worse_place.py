@@ -13,7 +13,7 @@ from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, distinct, means
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
-from logs_ui.recorder.diagnosis.wording import figure, listed
+from logs_ui.recorder.diagnosis.wording import figure, list_places
 
 _FAR = 0.2  # of the range of rewards [ours]
 _OF_GROUPS, _OF_TASKS = "other rollouts of these groups", "other groups of these tasks"
@@ -114,7 +114,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     there_mean = f"{figure(now.chosen)}{always and f' ({always})'}"
     return Card(
         id="worse_place",
-        title=f"In {column} {listed(names)} the mean reward is {there_mean}; that of {worst.others} is "
+        title=f"In {column} {list_places(names)} the mean reward is {there_mean}; that of {worst.others} is "
         f"{figure(now.others)}",
         cost=-now.value * float(own.mean()),
         than=worst.others,

@@ -9,6 +9,7 @@ import pytest
 from logs_ui.recorder.diagnosis import Report, diagnose_rows
 from logs_ui.recorder.diagnosis.checks import tasks
 from logs_ui.recorder.diagnosis.tables.task_families import families
+from logs_ui.recorder.diagnosis.wording import list_places
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from tests.recorder.diagnosis.test_diagnosis import card, rows_of
 
@@ -214,3 +215,20 @@ def test_of_many_unsolved_values_the_largest_are_named() -> None:
         "None of the 256 rollouts of metadata.source s00, s04, s08 and 5 more (64 tasks) was solved; elsewhere 59% were"
     )
     assert report.cards[0].title == title
+
+
+def test_names_of_places_are_short_and_on_one_line() -> None:
+    assert list_places(["Level 4", "level 5"], "metadata.level") == "Level 4 and level 5"
+    assert list_places(["Level 4", "none"], "metadata.level") == "metadata.level Level 4 and none"
+    assert list_places(["a\n  b", "word " * 300, "c", "d"]) == f"a b, {'word ' * 7}word\u2026, c and 1 more"
+
+
+def test_a_title_bounds_the_names_of_its_places() -> None:
+    value = PLACE // 4 % 4
+    names = ["a", "b", "c", "<script>\n" + "word " * 300]
+    report = diagnose_rows(
+        rows_of(COUNT, steps=12, reward=np.where(value < 3, DICE > 0.4, 0.0), task=[f"q{it // 4}" for it in PLACE]),
+        read_labels=lambda rows: {"metadata.source": [names[value[it - 1]] for it in rows.id]},
+    )
+    assert "of metadata.source <script> word word word word word word\u2026 (60 tasks)" in report.cards[0].title
+    assert max(map(len, (report.verdict.said, report.cards[0].suggestion))) < 300
