@@ -12,6 +12,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.setting_switches import Switch, list_switches
+from logs_ui.recorder.diagnosis.tables.task_families import with_families
 from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses
 from logs_ui.recorder.diagnosis.wording import exact_percent, percent
 from logs_ui.recorder.settings import SHARE, Limits, Settings
@@ -109,6 +110,11 @@ class Run:
         return self.read_labels(self.all)
 
     @cached_property
+    def families(self) -> Rows | None:
+        """Return `all` with families in place of tasks; None if names show none."""
+        return with_families(self.all)
+
+    @cached_property
     def switches(self) -> Sequence[Switch]:
         """Return the changes of recorded settings during the run."""
         return tuple(list_switches(self.all, self.labels_of_all))
@@ -204,6 +210,7 @@ class Card:
         than: what the cost is more than, as "before", if it is not lost against the best reward; a report adds "other
             rollouts" where they lose so much less.
         is_of_evaluations: True for a finding about the evaluations, which has none of these rollouts.
+        may_remain: True for a finding that is no fault of a run whose outcome rises: it learns in spite of it.
 
     Examples:
         >>> from logs_ui.recorder import Card
@@ -235,6 +242,7 @@ class Card:
     measure: str = ""
     than: str = ""
     is_of_evaluations: bool = False
+    may_remain: bool = False
 
     @property
     def extent(self) -> str:

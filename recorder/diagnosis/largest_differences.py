@@ -20,7 +20,7 @@ from logs_ui.recorder.diagnosis.measures import FEATURES, list_figures, mean, wi
 from logs_ui.recorder.diagnosis.places import columns_of, describe_switches, evals_of, families_of, tasks_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.success import Success
-from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.unparsed_calls import compare_last_answers
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, LITTLE, Cause, causes, has_cause, judged, name_causes
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
@@ -130,7 +130,7 @@ def compare_families(run: Run) -> Compared | None:
     """Compare the outcome of each of the largest families of tasks, in the first steps and in the last: what is solved,
     else the reward. None for a single step, or if names of tasks show no families.
     """
-    sides, grouped, success = time_sides(run), with_families(run.all), run.scale.success
+    sides, grouped, success = time_sides(run), run.families, run.scale.success
     if sides is None or grouped is None:
         return None
     sizes = np.bincount(grouped.task[grouped.task >= 0], minlength=len(grouped.tasks))

@@ -14,8 +14,7 @@ from logs_ui.recorder.diagnosis.links import print_column
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, chance_limit, compare
 from logs_ui.recorder.diagnosis.prompt_changes import describe_prompt_changes, prompt_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
-from logs_ui.recorder.diagnosis.tables.task_families import with_families
-from logs_ui.recorder.diagnosis.wording import listed, percent
+from logs_ui.recorder.diagnosis.wording import list_places, percent
 
 _NEARLY_ALL, _RARER = 0.9, 0.25  # of the finding's rollouts are there; as often elsewhere, at most [ours]
 _NAMED = 3  # places; settings
@@ -109,7 +108,7 @@ def _sentence(rows: Rows, units: Ints, kind: str, affected: Bools, columns: int 
     share, rest = float(chosen[inside].mean()), float(chosen[~inside].mean())
     if rest > _RARER * share:
         return ""
-    names = listed([rows.tasks[place] for place in significant])
+    names = list_places([rows.tasks[place] for place in significant])
     return f"By {kind}: {percent(share)} of the rollouts in {names}, {percent(rest)} elsewhere."
 
 
@@ -120,7 +119,7 @@ def tasks_of(run: Run) -> Places:
 
 def families_of(run: Run) -> list[Places]:
     """Return the same with families as tasks; none if names show none."""
-    grouped, is_last = with_families(run.all), run.all.step >= run.rows.steps[0]
+    grouped, is_last = run.families, run.all.step >= run.rows.steps[0]
     return [] if grouped is None else [(grouped.where(is_last), run.rows.task, "families of tasks")]
 
 
@@ -153,14 +152,13 @@ def columns_of(rows: Rows, labels: Mapping[str, Sequence[str | None]]) -> list[P
 
 
 def list_parts(run: Run) -> list[tuple[Sequence[str], Ints]]:
-    """Return names and the (N,) codes of rollouts, -1 for none, of the whole run (""), of evals, of families of tasks,
-    and of the values of each column.
+    """Return names for a sentence and the (N,) codes of rollouts, -1 for none, of the whole run (""), of evals, of
+    families of tasks, and of the values of each column.
     """
     rows = run.all
-    grouped = with_families(rows)
-    families = [] if grouped is None else [(grouped.tasks, grouped.task)]
-    columns = [
-        ([f"{column} {value}" for value in places.tasks], places.task)
-        for places, _, column in columns_of(rows, run.labels_of_all)
-    ]
-    return [([""], np.zeros(len(rows), np.int64)), (rows.evals, rows.eval), *families, *columns]
+    grouped = run.families
+    families = [] if grouped is None else [(grouped.tasks, grouped.task, "")]
+    columns = [(of.tasks, of.task, column) for of, _, column in columns_of(rows, run.labels_of_all)]
+    kinds = [(rows.evals, rows.eval, ""), *families, *columns]
+    places = [([list_places([name], column) for name in names], codes) for names, codes, column in kinds]
+    return [([""], np.zeros(len(rows), np.int64)), *places]

@@ -30,7 +30,6 @@ _FADED = (
     0.8  # of a finding's figure in the first steps: it is no fault of a run that improves; its inverse: it grew [ours]
 )
 _MIX = "task_mix"  # harder tasks lower rewards, and are no fault
-_NOISE = "inconsistent"  # a judge with noise withholds nothing on average: a run that improves learns in spite of it
 _LEAST = 0.02  # of the range of values: a smaller change does not matter
 _MOST = 0.5  # of the rollouts are solved: most reach the outcome
 _NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
@@ -88,7 +87,7 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
     is_left = all(
-        card.id == _NOISE or (card.cost is not None and card.cost <= _LEFT * run.fall.lost) or _fades(run, card)
+        card.may_remain or (card.cost is not None and card.cost <= _LEFT * run.fall.lost) or _fades(run, card)
         for card in cards
     )
     if is_left and (improving := _judge_rise(run, outcome)):

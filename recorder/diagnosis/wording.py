@@ -3,6 +3,7 @@
 import math
 import re
 
+_LONGEST = 40  # characters of the name of a place
 _NUMBER = re.compile(r"\w*\d[\w-]*")  # a number or an id
 
 
@@ -37,3 +38,16 @@ def listed(names: list[str], most: int = 3) -> str:
     if len(names) <= most:
         return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]])) if names else ""
     return f"{', '.join(names[:most])} and {len(names) - most} more"
+
+
+def list_places(names: list[str], column: str = "") -> str:
+    """Return the names of places like `listed`, each cut to one short line, after the name of their column, unless
+    they begin with it.
+
+        >>> list_places(["Level 4", "Level 5"], "metadata.level"), list_places(["a", "b" * 50], "src")
+        ('Level 4 and Level 5', 'src a and bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb…')
+    """
+    lines = [" ".join(name.split()) for name in names]
+    last = column.rpartition(".")[2].lower()
+    before = "" if all(line.lower().startswith(last) for line in lines) else f"{column} "
+    return before + listed([line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1].rstrip()}…" for line in lines])

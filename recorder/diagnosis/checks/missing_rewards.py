@@ -151,7 +151,7 @@ def _find_stopped(run: Run) -> Iterator[Card]:
         judged = (has_number | of_function) & rows.scored & (rows.status == Status.OK)
         mixed = [_find_mixed(codes, judged, has_number) for _, codes in parts]
         compared = sum(map(len, mixed))
-        stopped, affected = dict[str, int](), np.zeros(len(rows), bool)
+        stopped, affected = list[tuple[str, int]](), np.zeros(len(rows), bool)
         # The largest first: what is in one that stopped says nothing new.
         for (places, codes), of_parts in zip(parts, mixed, strict=True):
             for code in of_parts:
@@ -159,10 +159,12 @@ def _find_stopped(run: Run) -> Iterator[Card]:
                 since = of & is_last & of_function & ~affected
                 end = _last_scored(rows, of & judged, has_number, compared) if since.any() else None
                 if end is not None:
-                    stopped[places[code]] = end
+                    stopped.append((places[code], end))
                     affected |= of & of_function & (rows.step > end)
         if stopped:
-            yield _make_stopped(run, name, list(stopped), min(stopped.values()) + 1, affected)
+            yield _make_stopped(
+                run, name, [place for place, _ in stopped], min(end for _, end in stopped) + 1, affected
+            )
 
 
 def _find_mixed(codes: Ints, judged: Bools, has_number: Bools) -> list[int]:

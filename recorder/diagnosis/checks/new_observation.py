@@ -25,7 +25,7 @@ from logs_ui.recorder.diagnosis.outcome import REWARD, outcome_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
 from logs_ui.recorder.diagnosis.tables.actions import looping
-from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 
@@ -56,7 +56,7 @@ def _check(run: Run) -> Outcome:
     rows, limit = run.all, run.threshold("new_observation", _SHARE)
     if len(rows.steps) < 2:
         return NotJudged("The run has a single step.")
-    tasks = rows if tasks_recur(rows) else with_families(rows)
+    tasks = rows if tasks_recur(rows) else run.families
     kinds = [
         _find_begun(rows, frequent, tasks, limit)
         for frequent in (_find_frequent(rows, run.rows, limit), _find_unchanging(rows, run.rows, limit))
@@ -252,7 +252,7 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float, outcom
     paid = [
         f"{percent(trained)} of them are trained on; their mean advantage is {figure(round(advantage or 0.0, 9))}."
     ] * (trained > 0)
-    before = "the same tasks before" if tasks_recur(rows) or with_families(rows) is not None else "all rollouts before"
+    before = "the same tasks before" if tasks_recur(rows) or run.families is not None else "all rollouts before"
     than = "others of their groups" if worst.within else before
     begun = above(rows.by_step(affected), limit)
     if begun["since_step"] != worst.since:  # see `_check`

@@ -20,7 +20,7 @@ from logs_ui.recorder.diagnosis.places import list_parts
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, ends
 from logs_ui.recorder.diagnosis.success import is_penalty, levels
 from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
-from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
+from logs_ui.recorder.diagnosis.wording import exact_percent, figure, list_places, listed, percent
 
 _ROLLOUTS, _GROUPS = 32, 8  # that may be equal by chance: fewer tell nothing [ours]
 _CHANCE = 0.001  # that so many groups in a row are equal, if each is as often as in the whole run [ours]
@@ -239,7 +239,7 @@ def _find_other_scale(run: Run, name: str) -> Card | None:
     places = [place for place, step in begins.items() if step == first]
     is_known = np.isfinite(values)
     of = is_known & np.logical_or.reduce([rows.in_eval(place) for place in places])
-    where = "" if np.array_equal(of, is_known) else f" in {listed(places)}"
+    where = "" if np.array_equal(of, is_known) else f" in {list_places(places)}"
     before, since = (values[of & side] for side in (rows.step < first, rows.step >= first))
     ranges = [f"{figure(side.min())} to {figure(side.max())}" for side in (since, before)]
     medians = [f"{figure(float(np.median(side)))} of {len(side):,}" for side in (before, since)]

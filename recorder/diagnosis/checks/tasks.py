@@ -3,7 +3,7 @@
 import math
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from logs_ui.recorder.diagnosis.outcome import DIFFICULTY
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.tables.tasks import (
     ATTEMPTS,
     FALLEN,
@@ -38,7 +38,7 @@ from logs_ui.recorder.diagnosis.tables.tasks import (
     labels,
 )
 from logs_ui.recorder.diagnosis.waterfall import has_cause, losses
-from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.diagnosis.wording import figure, list_places, listed, percent
 from logs_ui.recorder.settings import FROM_ONE
 from logs_ui.recorder.vocabulary import Lack, LossCause
 
@@ -46,7 +46,8 @@ _LENGTH = 60  # characters of an answer that is quoted
 _READ, _TASKS_READ, _ANSWERS, _AGREE = 800, 40, 5, 0.6  # answers; tasks; answers of one; of these, that agree [ours]
 _MOST = 0.5  # of the last rollouts are of tasks that are never solved [ours]
 _HEARD, _HARDLY = 32, 0.1  # rollouts whose observations are read; of the others that have the same error [ours]
-_ERROR = re.compile(r"^\W*([\w.]*(?:Error|Exception)\b.*?)\s*$", re.MULTILINE)
+_PLACES = 8  # of one kind, with the most rollouts, that are compared [ours]
+_ERROR = re.compile(r"^[^\w\n.]*([\w.]*?(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
 _VERIFY = "Verify these references by hand first: the model may be right."
 _RECOVERED = 0.8  # of the share of before, in the last steps, above which a family counts as recovered [ours]
 _LIKEWISE = 0.5  # of the fall of the tasks named, from which on the others fell with them [ours]
@@ -58,7 +59,7 @@ def _check_forgotten(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return _UNDEFINED
     rows, unit, labelled = run.all, "tasks", labels(run.all, run.scale, run.settings)
-    if (grouped := with_families(rows)) is not None:
+    if (grouped := run.families) is not None:
         whole = labels(grouped, run.scale, run.settings)
         lost = np.isin(grouped.task, np.flatnonzero(whole.label == Label.FORGOTTEN))
         alone = np.isin(rows.task, np.flatnonzero(labelled.label == Label.FORGOTTEN))
@@ -272,9 +273,10 @@ class _Place(NamedTuple):
 
 def _find_unsolved_place(run: Run) -> _Place | None:
     """Return the evals, families of tasks or values of a column of the dataset that have several tasks, occur in the
-    last steps, and of which nothing was solved, beyond chance: those of one kind, with the most rollouts.
+    last steps, and of which nothing was solved, beyond chance: those of one kind, with the most rollouts, and of
+    these the largest.
     """
-    rows, is_tried, families = run.all, tried(run.all, run.scale), with_families(run.all)
+    rows, is_tried, families = run.all, tried(run.all, run.scale), run.families
     won = np.where(is_tried, run.scale.success.outcomes(rows), np.nan)
     fails, is_last = 1 - (mean(won) or 0.0), rows.step >= run.rows.steps[0]
     kinds = [("eval", rows.evals, rows.eval)]
@@ -283,32 +285,38 @@ def _find_unsolved_place(run: Run) -> _Place | None:
     # A machine is judged by worse_place, and hard tasks are no fault.
     others = (entry for entry in columns if not (MACHINE.search(entry[2]) or DIFFICULTY.search(entry[2])))
     kinds += [(name, of.tasks, of.task) for of, _, name in others]
-    unsolved, compared = defaultdict[str, list[tuple[str, Bools, float]]](list), 0
+    candidates, compared = list[tuple[str, Sequence[str], Ints, Ints, int]](), 0
     for field, names, codes in kinds:
         of = is_tried & (codes >= 0)
         has_several = distinct(codes[of], rows.task[of], count=len(names)) >= LEAST_UNITS
         compared += int(has_several.sum())
-        tries, wins = (np.bincount(codes[of], weights, len(names)) for weights in (None, won[of]))
-        for code in np.flatnonzero(has_several & (wins == 0) & (fails**tries <= SURER)).tolist():
-            difference = compare(won, inside := codes == code, rows.task)
-            if difference is not None and difference.chance is not None and (inside & is_last).any():
-                unsolved[field].append((names[code], inside, difference.chance))
-    places = [
-        _Place(field, [name for name, *_ in sure], np.logical_or.reduce([inside for _, inside, _ in sure]))
-        for field, entries in unsolved.items()
-        if (sure := [entry for entry in entries if entry[2] <= SURER / compared])
-    ]
-    return max(places, key=lambda place: place.inside.sum(), default=None)
+        tries, wins, last = (
+            np.bincount(codes[among], weights, len(names))
+            for among, weights in ((of, None), (of, won[of]), (is_last & (codes >= 0), None))
+        )
+        unsolved = np.flatnonzero(has_several & (wins == 0) & (fails**tries <= SURER) & (last > 0))
+        most = unsolved[np.argsort(-tries[unsolved], kind="stable")][:_PLACES]
+        candidates.append((field, names, codes, np.sort(most), int(tries[unsolved].sum())))
+    for field, names, codes, most, _ in sorted(candidates, key=lambda candidate: -candidate[-1]):
+        differences = [(code, compare(won, codes == code, rows.task)) for code in most.tolist()]
+        sure = [
+            code
+            for code, difference in differences
+            if difference is not None and difference.chance is not None and difference.chance <= SURER / compared
+        ]
+        if sure:
+            return _Place(field, [names[code] for code in sure], np.isin(codes, sure))
+    return None
 
 
 def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopeless: Bools) -> Card:
     """Return the card of a place; (T,) `unsolved` and `hopeless` are tasks elsewhere."""
-    rows, text = run.all, f"{place.field} " * (place.field != "family") + listed(place.names)
+    rows, text = run.all, list_places(place.names, place.field if place.field != "family" else "")
     of = place.inside & tried(rows, run.scale)
     rest = mean(np.where(place.inside | ~tried(rows, run.scale), np.nan, run.scale.success.outcomes(rows))) or 0.0
     others = [rows.tasks[task] for task in np.flatnonzero(hopeless).tolist()]
     is_there = np.isin(np.arange(len(rows.tasks)), rows.task[of])
-    agreed = _name_agreed(run, is_there)
+    agreed, error = _name_agreed(run, is_there), _quote_error(run, place.inside)
     return Card(
         id="never_solved",
         title=f"None of the {of.sum():,} rollouts of {text} ({is_there.sum():,} tasks) was solved; elsewhere "
@@ -316,7 +324,7 @@ def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopel
         cost=_cost(run, own),
         evidence=(
             f"Solved: {run.scale.success.description}.",
-            *_quote_error(run, place.inside),
+            *error,
             _describe_extent(own),
             *[f"Never solved elsewhere, beyond chance: {listed(others)}."] * bool(others),
             *_count_unsure(unsolved, hopeless, " elsewhere"),
@@ -324,10 +332,11 @@ def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopel
         ),
         suggestion=_VERIFY
         if agreed
-        else f"Look first at the environment, tests, tools and references that only {listed(place.names)} "
+        else f"Look first at the environment, tests, tools and references that only {list_places(place.names)} "
         f"{'has' if len(place.names) == 1 else 'have'}. Drop these tasks only if nothing is wrong there.",
         where=links.tasks(place.names, place.field),
         own=own,
+        may_remain=not error,  # they may be hard
     )  # fmt: skip
 
 
@@ -340,12 +349,17 @@ def _quote_error(run: Run, inside: Bools) -> list[str]:
         ["\n".join(observed_text(action.get("observation")) or "" for action in texts.actions) for texts in side]
         for side in sides
     ]
-    mine, others = (Counter(line for text in side for line in set(_ERROR.findall(text))) for side in heard)
+    mine, others = (Counter(line for text in side for line in _list_errors(text)) for side in heard)
     line, count = next(iter(mine.most_common(1)), ("", 0))
     if not line or count < len(sides[0]) / 2 or others[line] > _HARDLY * len(sides[1]):
         return []
     said = f"In {count} of {len(sides[0])} of them that were read, and {others[line]} of {len(sides[1])} others"
     return [f"{said}, an observation says \u201c{line[:_LENGTH]}\u201d."]
+
+
+def _list_errors(text: str) -> set[str]:
+    """Return the lines that name an error, without signs before it."""
+    return {line.rstrip() for line in _ERROR.findall(text)}
 
 
 def _name_agreed(run: Run, hopeless: Bools) -> list[str]:
@@ -393,7 +407,7 @@ def _check_mix(run: Run) -> Outcome:
     """
     if run.windows is None:
         return NotJudged("The run has a single step.")
-    for field, rows in _list_mixes(run.all):
+    for field, rows in _list_mixes(run):
         spans = [(rows.step >= of.steps[0]) & (rows.step <= of.steps[-1]) for of in run.windows]
         sides = before, after = run.windows if field == "task" else (rows.where(spans[0]), rows.where(spans[1]))
         (n0, m0), (n1, m1) = _means(before), _means(after)
@@ -445,14 +459,14 @@ def _check_mix(run: Run) -> Outcome:
     )
 
 
-def _list_mixes(rows: Rows) -> Iterator[tuple[str, Rows]]:
+def _list_mixes(run: Run) -> Iterator[tuple[str, Rows]]:
     """Yield what a mix may be of: a filter's field, and the rollouts with that in place of tasks: tasks, and where
     these do not come again, their families or the evals.
     """
+    rows = run.all
     yield "task", rows
-    families = with_families(rows)
-    if families is not None:
-        yield "family", families
+    if run.families is not None:
+        yield "family", run.families
     if len(rows.present) > 1:
         yield "eval", replace(rows, task=rows.eval, tasks=rows.evals)
 
@@ -543,10 +557,10 @@ NEVER_SOLVED = check(
     f"equally hard tasks unsolved, and so many with a probability below {UNSOLVED_CHANCE:.0%}. In place of tasks an "
     "eval, a family or a value of a column (but of a level of difficulty) of which nothing is solved, if it has "
     f"{LEAST_UNITS} tasks or more and the probability by chance is below {SURER:.1%}, corrected for the number of "
-    "these; with the error that half of its rollouts read and hardly any others. If no task at all is "
-    "solved, they are shown only if the environment gives no rewards either. Silent if the reward depends on the "
-    "prompt alone. Where most answers to half of the tasks agree, and not with the reference, the references are to "
-    "be verified first.",
+    f"these (the {_PLACES} largest of one kind are looked at); with the error that half of its rollouts read "
+    "and hardly any others. If no task at all is solved, they are shown only if the environment gives no rewards "
+    "either. Silent if the reward depends on the prompt alone. Where most answers to half of the tasks "
+    "agree, and not with the reference, the references are to be verified first.",
     _TASKS,
     _check_never,
     source="verifiers",

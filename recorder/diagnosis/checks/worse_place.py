@@ -12,10 +12,11 @@ from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, 
 from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, distinct, means
-from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
-from logs_ui.recorder.diagnosis.wording import figure, listed
+from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
+from logs_ui.recorder.diagnosis.wording import figure, list_places
 
 _FAR = 0.2  # of the range of rewards [ours]
+_OF_GROUPS, _OF_TASKS = "other rollouts of these groups", "other groups of these tasks"
 _ROLLOUTS = 32  # that get one value of a function by more than chance [ours]
 
 
@@ -61,19 +62,20 @@ def _check(run: Run) -> Outcome:
 def _list_strata(run: Run, column: str) -> list[tuple[Ints, str]]:
     """Return (A) codes of all rollouts within which machines compare, and words for the others: groups; and where these
     are whole on one machine, tasks, else families of tasks or evals. A machine that always plays the same tasks, such
-    as the server of a site, compares with no other: some tasks must come on several. A rank gets what is dealt to it.
+    as the server of a site, compares with no other: some of the last tasks must come on several. Over more steps they
+    do so where a machine's name changes. A rank gets what is dealt to it.
     """
-    rows, of_groups = run.all, (run.all.group, "other rollouts of these groups")
-    codes = np.unique([label or "" for label in run.labels_of_all[column]], return_inverse=True)[1]
-    has_task, count = rows.task >= 0, len(rows.tasks)
-    recurring, moved = (
-        int((distinct(rows.task[has_task], of[has_task], count=count) > 1).sum()) for of in (rows.group, codes)
-    )
-    if moved < LEAST_UNITS and (column != "rank" or recurring >= LEAST_UNITS):
+    rows, of_groups = run.all, (run.all.group, _OF_GROUPS)
+    labels, has_task = run.labels[column], rows.task >= 0
+    codes = np.unique([label or "" for label in labels], return_inverse=True)[1]
+    is_known = np.array([label is not None for label in labels]) & (run.rows.task >= 0)
+    recurring = distinct(rows.task[has_task], rows.group[has_task], count=len(rows.tasks)) > 1
+    moved = distinct(run.rows.task[is_known], codes[is_known], count=len(rows.tasks)) > 1
+    if moved.sum() < LEAST_UNITS and (column != "rank" or recurring.sum() >= LEAST_UNITS):
         return [of_groups]
     if tasks_recur(run.rows):
-        return [of_groups, (rows.task + 1, "other groups of these tasks")]
-    placed = with_families(rows)
+        return [of_groups, (rows.task + 1, _OF_TASKS)]
+    placed = run.families
     others = (rows.eval, "other groups") if placed is None else (placed.task + 1, "other groups of these families")
     return [of_groups, others]
 
@@ -96,7 +98,8 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     if constant:  # that tells better when it began: the others may rise
         fields |= {"since_step": min(since for *_, since in constant), "since_range": None}
     first, sentences = fields["since_step"], list[str]()
-    if first is not None and first > every.steps[0]:
+    has_begun = first is not None and first > every.steps[0]
+    if has_begun:
         before = compare(np.where(every.step < first, every.reward, np.nan), there, every.group, strata)
         if before is not None:
             sentences = [f"Before step {first:,} it was {figure(before.chosen)}, of others {figure(before.others)}."]
@@ -106,20 +109,24 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
         for name, value, mean_of_others, since in constant
     ]
     always = ", ".join(f"{name} always {value}" for name, value, *_ in constant) if len(rows.values) > 1 else ""
+    # What is so of other tasks, and from the first step on, may be the tasks'.
+    is_there = worst.others in {_OF_GROUPS, _OF_TASKS} or has_begun or bool(constant)
     there_mean = f"{figure(now.chosen)}{always and f' ({always})'}"
     return Card(
         id="worse_place",
-        title=f"In {column} {listed(names)} the mean reward is {there_mean}; that of {worst.others} is "
+        title=f"In {column} {list_places(names)} the mean reward is {there_mean}; that of {worst.others} is "
         f"{figure(now.others)}",
         cost=-now.value * float(own.mean()),
         than=worst.others,
         evidence=(f"{int(own.sum()):,} of {len(rows):,} rollouts are from there.", *sentences),
         suggestion="Look at what runs there: its version, its weights, its logs. Until then leave it out, and mask its "
-        "rollouts.",
+        "rollouts."
+        if is_there
+        else "Look at what runs there: its version, its weights, its logs; or its tasks are harder.",
         where=links.tasks(names, column),
         **fields,
         own=own,
-        is_setup=True,
+        is_setup=is_there,
     )  # fmt: skip
 
 
@@ -145,8 +152,9 @@ DIAGNOSTIC = check(
     f"rollouts get at least {_FAR:.0%} of the range of rewards less than others of the same groups, with a "
     f"probability below {SURER:.1%} of that by chance, corrected for the number of values. Where each group is whole "
     "on one machine, groups are compared: at the same tasks if these recur, else in the same families or evals; only "
-    f"if {LEAST_UNITS} tasks or more came on several machines, or, of ranks, if fewer came again. If a reward function "
-    "gives all last rollouts there one value, it began when it did.",
+    f"if {LEAST_UNITS} tasks or more of the last steps came on several machines, or, of ranks, if fewer came again. "
+    "If a reward function gives all last rollouts there one value, it began when it did. It is no fault of the set-up "
+    "where other tasks are compared, from the first step on, and no function is so.",
     lambda run: (
         None
         if any(MACHINE.search(name) and len(set(values)) > 1 for name, values in run.labels.items())

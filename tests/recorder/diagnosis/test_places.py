@@ -1,10 +1,15 @@
 """Where a finding is: named if nearly all of its rollouts are there, and hardly any of the others."""
 
+from collections.abc import Callable
+from time import perf_counter
+
 import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Report, diagnose_rows
+from logs_ui.recorder.diagnosis.checks import tasks
 from logs_ui.recorder.diagnosis.tables.task_families import families
+from logs_ui.recorder.diagnosis.wording import list_places
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from tests.recorder.diagnosis.test_diagnosis import card, rows_of
 
@@ -140,3 +145,90 @@ def test_machines_that_play_whole_groups_compare_where_tasks_come_on_several(
     assert ("worse_place" in {it.id for it in report.cards}) is is_judged
     if is_judged:
         assert (card(report, "worse_place").began, report.verdict.id) == ("from the first step on", "setup")
+
+
+def site_report(rename: Callable[[int, int], str | None], column: str = "metadata.host") -> Report:
+    """Return the report on four sites of 160 tasks of their own, of which one is hard; they come once in the last 10 of
+    40 steps. `rename` gives the host of a site at a step.
+    """
+    group, step = np.arange(2560) // 8, np.arange(2560) // 64
+    site = group % 4
+    task = [
+        f"{(place // 4 % 40 * 4 + of) * 7919 % 100_003}q"
+        for place, of in zip(group.tolist(), site.tolist(), strict=True)
+    ]
+    right = np.random.default_rng(0).uniform(size=2560) < np.array([0.8, 0.7, 0.6, 0.3])[site]
+    hosts = [rename(*of) for of in zip(site.tolist(), step.tolist(), strict=True)]
+    return diagnose_rows(
+        rows_of(2560, steps=40, group=group, reward=right.astype(float), task=task),
+        read_labels=lambda rows: {column: [hosts[it - 1] for it in rows.id]},
+    )
+
+
+@pytest.mark.parametrize(
+    "rename",
+    [
+        lambda site, step: f"site{site}:{8000 if step < 10 else 8001}",
+        lambda site, step: None if step < 10 else f"site{site}",
+    ],
+    ids=["renamed", "known later"],
+)
+def test_hosts_with_tasks_of_their_own_are_not_compared(rename: Callable[[int, int], str | None]) -> None:
+    assert "worse_place" not in {it.id for it in site_report(rename).cards}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rank_whose_shard_is_harder_is_no_fault_of_the_set_up(seed: int) -> None:
+    group = PLACE // 8
+    right = np.array([0.8, 0.7, 0.6, 0.3])[group % 4] * (0.6 + 0.4 * PLACE / COUNT)
+    reward = (np.random.default_rng(seed).uniform(size=COUNT) < right).astype(float)
+    report = diagnose_rows(
+        rows_of(COUNT, steps=12, group=group, reward=reward, task=[f"task {it}" for it in group]),
+        read_labels=lambda rows: {"rank": [str((it - 1) // 8 % 4) for it in rows.id]},
+    )
+    assert "or its tasks are harder" in card(report, "worse_place").suggestion
+    assert report.verdict.id != "setup"
+
+
+def test_a_line_that_names_an_error_is_quoted_without_signs_before_it() -> None:
+    text = "ok\n  E   .x.ValueError: bad  \r\n>> KeyError\n#...#\nNo Errors here\njson.JSONDecodeError: at 3\n"
+    assert tasks._list_errors(text) == {"KeyError", "json.JSONDecodeError: at 3"}
+
+
+@pytest.mark.timeout(5)
+@pytest.mark.parametrize("part", ["\n", ".", "##########\n#  .  @  #\n", "Error ", "ErrorError", "| - |\n", ".\n"])
+def test_errors_are_looked_for_in_long_observations(part: str) -> None:
+    start = perf_counter()
+    tasks._list_errors(part * 20_000)
+    assert perf_counter() - start < 0.5
+
+
+def test_of_many_unsolved_values_the_largest_are_named() -> None:
+    """Every second of 40 values of a column is never solved; every fourth has 32 rollouts, the others have 16."""
+    value = np.tile(np.concatenate([np.repeat(np.arange(40), 4), np.repeat(np.arange(0, 40, 4), 4)]), 4)
+    task = [f"{of} {place // 4}" for place, of in enumerate(value.tolist())]
+    report = diagnose_rows(
+        rows_of(len(value), steps=8, reward=np.where(value % 2, 1.0, 0.0), task=task),
+        read_labels=lambda rows: {"metadata.source": [f"s{value[it - 1]:02d}" for it in rows.id]},
+    )
+    title = (
+        "None of the 256 rollouts of metadata.source s00, s04, s08 and 5 more (64 tasks) was solved; elsewhere 59% were"
+    )
+    assert report.cards[0].title == title
+
+
+def test_names_of_places_are_short_and_on_one_line() -> None:
+    assert list_places(["Level 4", "level 5"], "metadata.level") == "Level 4 and level 5"
+    assert list_places(["Level 4", "none"], "metadata.level") == "metadata.level Level 4 and none"
+    assert list_places(["a\n  b", "word " * 300, "c", "d"]) == f"a b, {'word ' * 7}word\u2026, c and 1 more"
+
+
+def test_a_title_bounds_the_names_of_its_places() -> None:
+    value = PLACE // 4 % 4
+    names = ["a", "b", "c", "<script>\n" + "word " * 300]
+    report = diagnose_rows(
+        rows_of(COUNT, steps=12, reward=np.where(value < 3, DICE > 0.4, 0.0), task=[f"q{it // 4}" for it in PLACE]),
+        read_labels=lambda rows: {"metadata.source": [names[value[it - 1]] for it in rows.id]},
+    )
+    assert "of metadata.source <script> word word word word word word\u2026 (60 tasks)" in report.cards[0].title
+    assert max(map(len, (report.verdict.said, report.cards[0].suggestion))) < 300

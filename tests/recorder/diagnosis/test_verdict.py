@@ -1,5 +1,6 @@
 """The verdict on a run in one line: healthy on positive evidence only."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -7,6 +8,7 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.card import Texts
 from tests.faults.columns import diagnosed
 from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
@@ -140,6 +142,22 @@ def test_what_is_left_does_not_make_a_run_sick_that_improves() -> None:
     assert [it.id for it in report.cards] == ["never_solved"]
     assert report.verdict.id == "improving"
     assert report.verdict.said.endswith("; what is left: 1 of 20 tasks is never solved")
+
+
+@pytest.mark.parametrize(("heard", "name"), [("", "improving"), ("ImportError: no lake", "fault")])
+def test_a_place_without_an_error_of_its_own_is_no_fault_of_a_run_that_improves(heard: str, name: str) -> None:
+    number = PLACE // 4
+    reward = np.where(number % 4 < 3, NOISE < 0.2 + 0.6 * PLACE / COUNT, 0.0)
+
+    def read_texts(ids: Sequence[int]) -> dict[int, Texts]:
+        return {it: Texts([], [{"observation": heard if number[it - 1] % 4 == 3 else "Done."}]) for it in ids}
+
+    report = diagnose_rows(
+        rows_of(COUNT, steps=20, reward=reward, task=[f"{'abcd'[it % 4]}/{it}" for it in number]), read_texts=read_texts
+    )
+    assert report.cards[0].title.startswith("None of the ")
+    assert report.verdict.id == name
+    assert ("; what is left: None of the " in report.verdict.said) is (name == "improving")
 
 
 def test_a_finding_whose_share_falls_does_not_make_a_run_sick_that_improves() -> None:
