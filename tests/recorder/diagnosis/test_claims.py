@@ -1473,6 +1473,9 @@ COUNTS: dict[str, Count] = {
     ),
     "Left to gain: # in #, # in #.": lambda c, *g: (room(c, g[1]), g[1], room(c, g[3]), g[3]),
     "Suspected reward hacking: the reward rises while # falls, @": hacked,
+    "Suspected reward hacking: # falls, and # rises instead": lambda c, name, _: (
+        name, hacked(c, name, "")[1].split()[1],
+    ),
     "Its weight is #: it can make # of the difference in reward.": lambda c, *_: light(c),
     "# added # to the reward at first, and # at last.": lambda c, name, *_: (
         name, *(means(parts(it)[name] for it in side) for side in windows(c)),
