@@ -1531,7 +1531,8 @@ COUNTS: dict[str, Count] = {
         percent(float(np.nanmedian(c.texts["trigram_repeats"][repeating(c)]))),
     ),
     "Of # of them that were read, # go on after a final answer, or as another speaker.": lambda c, *_: (
-        str(min(len(cut_tokens(c)), 20)), str(sum(it.is_hit for it in sample([it for it in c.last if is_cut(it)], 20))),
+        str(min(sum(map(is_cut, c.last)), 20)),
+        str(sum(it.is_hit for it in sample([it for it in c.last if is_cut(it)], 20))),
     ),
     "Truncated generations have # tokens (all of them); max_completion_length is #.": lambda c, *_: (
         *{f"{it.turns[-1].tokens}" for it in c.last if is_cut(it)}, f"{c.run.config['max_completion_length']}",
