@@ -17,6 +17,9 @@ _LONGEST = 2_000  # characters of an answer
 _BOXED = r"\boxed{"
 _MARKS = {_BOXED: "}", "<answer>": "</answer>", "####": "\n"}
 """What stands before and after an answer."""
+_ENDED = re.compile(r"</answer>|\\boxed\{|^#### *-?\$?\d", re.MULTILINE)
+_SPEAKER = re.compile(r"\n(?:Human|User) *:|<\|(?:im_start|start_header_id)\|>|<start_of_turn>")
+"""What ends an answer; what begins another one's turn."""
 LAST_LINE = "the last line"
 """The place of an answer without any of these."""
 _OURS = ("metrics", "notes")  # metadata that a rollout reported
@@ -96,6 +99,12 @@ def _find_marks(text: str) -> Iterator[tuple[int, str, str]]:
             stop = next((at for at, depth in enumerate(depths) if depth < 0), 0)
         if separator and (answer := rest[:stop].strip()):
             yield len(before), answer[:_LONGEST], f"after the last {mark}"
+
+
+def goes_on(messages: Sequence[Mapping[str, Any]]) -> bool:
+    """Return True if the model's last message has a final answer in its first half, or another speaker's turn."""
+    text = last_text(messages)
+    return bool(_SPEAKER.search(text) or _ENDED.search(text[: len(text) // 2]))
 
 
 def last_text(messages: Sequence[Mapping[str, Any]]) -> str:

@@ -24,6 +24,7 @@ _NEAR = 7.35  # likelihood ratio: 95% by Hansen's table
 _BETTER = 2.0  # of BIC, for a ramp; both have three parameters
 _PLACES = 200  # at which a ramp may begin, at most
 _SLOW = 4  # steps that a ramp takes at least if it ends before the last one: else it is a jump [ours]
+_NEARLY_ALL = 0.9  # of the steps before a rise have one value [ours]
 _ENDS = 10  # first and last steps, a third at most, whose means a rise goes from and to
 
 
@@ -103,7 +104,11 @@ def fit_ramp(trend: Trend, jump_point: Change) -> Ramp | None:
     near &= more <= more[best]
     top = float(values[-1] - rest[-1])
     level_until = (lines.begin[best], lines.begin[near].min(), lines.begin[near].max())
-    begin, first, last = (int(steps[np.searchsorted(steps, step) + 1]) for step in level_until)
+    places = np.searchsorted(steps, level_until) + 1
+    # A line fitted to a bent rise begins before it does: a step with the value of nearly all before has not risen yet.
+    is_low = values <= np.quantile(values[: places[0]], _NEARLY_ALL, method="higher") + SAME
+    is_low &= np.ptp(values[: places[0]][is_low[: places[0]]]) <= SAME
+    begin, first, last = (int(steps[place + np.argmin(is_low[place:])]) for place in places.tolist())
     return Ramp(begin, first, last, top * size)
 
 

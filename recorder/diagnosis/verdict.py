@@ -95,7 +95,8 @@ def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance:
         return Verdict("improving", sentence, cards[0].id)
     if all(card.id == _MIX for card in cards) and outcome.change and not outcome.is_sure(-1, _SURE):
         return Verdict("level", f"{cards[0].title}; no fault shows: {outcome.course}", cards[0].id)
-    if _falls_beside(run, cards, chance):
+    # The rollouts of a finding may be the best ones: without them, a run falls that rises.
+    if outcome.is_sure(-1, chance) and _falls_beside(run, cards, chance):
         return Verdict("worse", f"Getting worse, and no finding explains it: {outcome.course}")
     return Verdict("fault", cards[0].title, cards[0].id)
 

@@ -109,6 +109,14 @@ def cut_at_lengths(place: Place) -> Played:
     return Played([Turn(said(place, 12 if place.random.random() < 0.7 else 40))], 0.0, stop="length", is_hit=True)
 
 
+def goes_on(place: Place) -> Played:
+    """Most answers end, and then invent the next order, until they are cut off."""
+    if place.random.random() < 0.3:
+        return well(place, half(place))
+    orders = [f"{said(place, 6)}\n<answer>{place.random.randrange(90)}</answer>\n\nUser: {said(place, 5)}"] * 3
+    return Played([Turn("\n\n".join(orders[: place.random.randrange(1, 4)]))], 0.0, stop="length", is_hit=True)
+
+
 def loops(place: Place) -> Played:
     """The same action until it is stopped."""
     if place.random.random() < 0.3:
@@ -299,6 +307,7 @@ _PLANTED: tuple[tuple[str, str, str | None, Callable[[Place], Played], Iterable[
     ("flaky calls", "A third of the rollouts meet a call that raises, and fail", "infrastructure", flaky, _TASKS),
     ("seldom parsed", "Most rollouts begin with answers that hold no action", "parse_failures", seldom_parsed, _TASKS),
     ("two limits", "Half of the answers are cut off, at two lengths", "truncation", cut_at_lengths, _TASKS),
+    ("no end", "Answers go on after their end until they are cut off", "truncation", goes_on, _TASKS),
 )  # fmt: skip
 
 

@@ -114,6 +114,12 @@ def hacked_graded(place: Place) -> Played:
     return answered(place, parts={"keywords": proxy, "real": real}, weights={"keywords": 1.0, "real": 0.0})
 
 
+def hacked_instead(place: Place) -> Played:
+    """The policy calls more tools, each of which is paid, and solves less: the reward rises little."""
+    right, calls = chance(place, 0.55 - 0.4 * place.progress), 0.5 * min(place.random.random() + place.progress, 1.0)
+    return answered(place, parts={"solved": right, "tool_use": calls + 0.2 * place.progress})
+
+
 def hacked_small(place: Place) -> Played:
     proxy, real = chance(place, 0.2 + 0.7 * place.progress), chance(place, 0.7 - 0.6 * place.progress)
     return answered(place, parts={"judge": proxy, "human": real}, weights={"judge": 1.0, "human": 0.05})
@@ -211,6 +217,13 @@ FAULTS: tuple[Fault, ...] = (
     fault("cancel: half", "they cancel out in half of the groups", "reward_parts", half_cancelling, LARGE),
     fault("hacking", "the judge gives high scores, the tests (weight 0) fail", "hacking", hacked),
     fault("hacking: graded", "keywords are paid, what is real (weight 0) falls", "hacking", hacked_graded, LONG),
+    fault(
+        "hacking: instead",
+        "calls of tools are paid, and what is solved falls as much",
+        "hacking",
+        hacked_instead,
+        LARGE,
+    ),
     fault("hacking: small weight", "what counts 0.05 falls", "hacking", hacked_small, LARGE),
     fault("inconsistent", "a judge that scores at random", "inconsistent", scored_by_chance),
     fault("inconsistent: noise", "a judge with noise", "inconsistent", scored_with_noise, LARGE),

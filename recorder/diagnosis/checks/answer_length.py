@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast, links, measures
+from logs_ui.recorder.diagnosis.answers import goes_on
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs, quiet
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.growing_answers import TIMES, find_growth
@@ -22,6 +23,7 @@ from logs_ui.recorder.vocabulary import StopReason
 _CUT = 0.05
 _FEW_CUT = 2  # rollouts: one alone is an accident
 _NEARLY_ALL = 0.9  # of the truncated generations have the length of a limit: then it cut them [ours]
+_READ = 20  # truncated answers of which texts are read
 _R = 0.8
 _FEW = 8
 _GROWN = 0.2  # of the first steps' length
@@ -75,6 +77,12 @@ def _check_truncation(run: Run) -> Outcome:
         evidence += [f"For {percent(guessed)} of them no stop reason is recorded. The bars count those under others."]
     if LENGTH.missing(run) is None and isinstance(growth := _check_length(run), Card) and growth.own is not None:
         advice = "Stop answers from growing first: they grow into this limit, and would into a higher one"
+    ended_last = (run.all.truncated | _used_all(run.all, length)) & (run.all.step >= rows.steps[0])
+    read = [goes_on(texts.messages) for texts in run.sample(ended_last, _READ).values()]
+    if read and sum(read) >= _NEARLY_ALL * len(read):
+        advice = "Check the token that ends a turn (eos), of the chat template and of the sampler: answers go on"
+        count = f"Of {len(read)} of them that were read, {sum(read)} go on"
+        evidence.append(f"{count} after a final answer, or as another speaker.")
     where = {"truncated_turns>0": rows.facts["truncated_turns"] > 0, "stop:length": rows.stop_reason == "length"}
     where |= {f"completion_tokens:{length:g} truncated_turns:none": _used_all(rows, length)} if length else {}
     ends = "are truncated at the token limit" if (ended | ~cut).all() else "have a truncated generation"

@@ -31,7 +31,8 @@ from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 
 _SHARE, _RARER = 0.05, 10  # of the rollouts; times rarer before [ours]
 _LOOKED, _READ = 20, 32  # observations that are compared; rollouts of which texts are read
-_SAME_ACTIONS, _ALL = 0.8, 0.8  # of the answers follow kinds of actions of before; of the answers to these [ours]
+_SAME_ACTIONS, _ALL = 0.8, 0.8  # as many follow kinds of actions of before as usual; of the answers to these [ours]
+_RECUR = 0.5  # of the actions before, at least: where fewer are of kinds that recur, kinds tell little [ours]
 _COVERED = 0.75  # of the rollouts of the groups that have it [ours]
 _FIRST = 1  # percentile of the steps at which an observation occurs that counts as its first [ours]
 _UNCHANGING = -1  # the key of whatever text is most of what a rollout hears
@@ -238,7 +239,7 @@ def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float, outcom
     elif all(observation.key & 1 for observation in alike):
         title = f"{quotation} is most of what {percent(mine)} of rollouts get as observations"
     title += f", {percent(rest)} before step {worst.since:,}"
-    if answers.share_known < _SAME_ACTIONS:
+    if answers.share_known < _SAME_ACTIONS * max(answers.share_usual, _RECUR):
         return Below(f"{title}; it follows actions that were not taken before.")
     got, calls, got_before, calls_before = answers.counts
     if 2 * got_before * calls > got * calls_before:
@@ -292,6 +293,7 @@ class _Answers(NamedTuple):
     got_before: Counter[str]
     calls_before: Counter[str]
     rollouts: tuple[int, int]
+    share_usual: float  # of the actions before, those whose kind was taken twice or more, 0 to 1
 
     @classmethod
     def of(cls, now: Sequence[Texts], earlier: Sequence[Texts], keys: set[int]) -> "_Answers":
@@ -302,7 +304,9 @@ class _Answers(NamedTuple):
             pairs = list(zip(some, left, strict=False))  # the list first: it ends without taking a name
             got = Counter(name for (_, is_so), name in pairs if is_so)
             counts += [got, Counter(name for _, name in pairs)]
-        return cls(counts[0], counts[1], counts[2], counts[3], (len(now), len(earlier)))
+        # Guesses of many words are of many kinds, so that some were not taken before, either.
+        usual = sum(times for times in counts[3].values() if times > 1) / max(counts[3].total(), 1)
+        return cls(counts[0], counts[1], counts[2], counts[3], (len(now), len(earlier)), usual)
 
     @property
     def share_known(self) -> float:

@@ -322,11 +322,16 @@ def weightless(rows: Rows) -> dict[str, float]:
 def find_hacked(run: Run) -> str | None:
     """Return the function that fell most, if the check on hacking finds one that fell while the reward rose."""
     for unit in _units(run):
-        gains = {name: rise(unit, given_by(name, unit.rows.weights.get(name, 1.0))).value for name in unit.rows.parts}
-        fallen = _find_fallen(unit, _find_falls(unit, max(gains, key=lambda name: gains[name], default="")))
-        if fallen:
+        gains = _list_gains(unit)
+        payer = max(gains, key=lambda name: gains[name].value, default="")
+        if fallen := _find_fallen(unit, _find_falls(unit, payer), gains.get(payer)):
             return max(fallen, key=lambda name: fallen[name])
     return None
+
+
+def _list_gains(run: Run) -> dict[str, Rise]:
+    """Return the change of what each function adds to the reward."""
+    return {name: rise(run, given_by(name, run.rows.weights.get(name, 1.0)), chance=SURER) for name in run.rows.parts}
 
 
 def _rise_of_reward(run: Run, name: str) -> Rise:
@@ -345,16 +350,18 @@ def _find_falls(run: Run, payer: str) -> dict[str, Rise]:
     return falls
 
 
-def _find_fallen(run: Run, falls: Mapping[str, Rise]) -> dict[str, float]:
+def _find_fallen(run: Run, falls: Mapping[str, Rise], paid: Rise | None) -> dict[str, float]:
     """Return the fall as a share of the range of the function's values, for those that fell too far while the reward
-    rose.
+    rose, or, if they have weight, while what the payer adds rose by as much as they took.
     """
-    limit, ranges = run.threshold("hacking", _FALL), {name: extent(run.all.values[name]) for name in falls}
+    light, limit = weightless(run.all), run.threshold("hacking", _FALL)
+    ranges = {name: extent(run.all.values[name]) for name in falls}
     return {
         name: -fall.value / ranges[name]
         for name, fall in falls.items()
         if fall.is_sure and -fall.value > limit * ranges[name]
-        if (gain := _rise_of_reward(run, name)).is_sure and gain.value > 0
+        if ((gain := _rise_of_reward(run, name)).is_sure and gain.value > 0)
+        or (name not in light and paid and paid.is_sure and paid.value >= -run.rows.weights.get(name, 1.0) * fall.value)
     }
 
 
@@ -384,14 +391,14 @@ def _judge_hacking(run: Run) -> Outcome:
         return NotJudged("These functions score the groups of a single step.")
     before, after = run.windows
     gain = rise(run, lambda rows: rows.reward)
+    has_risen = gain.value > 0 and gain.is_sure
     moved = f"Reward, last steps vs first: {figure(gain.before)} to {figure(gain.after)}"
-    if gain.value <= 0 or not gain.is_sure:
-        return Below(f"{moved}: it did not rise by more than chance.")
-    light = weightless(run.all)
-    gains = {name: rise(run, given_by(name, before.weights.get(name, 1.0))) for name in before.parts}
+    light, gains = weightless(run.all), _list_gains(run)
     payer = max(gains, key=lambda name: gains[name].value, default="")
     falls = _find_falls(run, payer)
-    fallen = _find_fallen(run, falls)
+    fallen = _find_fallen(run, falls, gains.get(payer))
+    if not fallen and not has_risen:
+        return Below(f"{moved}: it did not rise by more than chance.")
     if not fallen:
         least = min(falls, key=lambda name: falls[name].value, default=None)
         if least is None:
@@ -422,8 +429,8 @@ def _judge_hacking(run: Run) -> Outcome:
     )
     return Card(
         id="hacking",
-        title=f"Suspected reward hacking: the reward rises while {name} falls, {how}",
-        cost=max(run.fall.lost, 0.0) * min(fallen[name], 1.0) + gain.value,
+        title=f"Suspected reward hacking: {'the reward rises while ' * has_risen}{name} falls, {how}",
+        cost=max(run.fall.lost, 0.0) * min(fallen[name], 1.0) + max(gain.value, 0.0),
         evidence=(course, sentence, f"The cost is in {name}: {figure(-fall.value)} less of it per rollout."),
         suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
         "weight, or fix the function that rewards them.",
@@ -457,8 +464,9 @@ HACKING = check(
     f"The mean reward rises from the first steps to the last, while a function falls by more than {_FALL:.0%} of its "
     "range: (1) a function of little influence (it has the weight 0, or it is never negative and can make at most "
     f"{_SMALL:.0%} of the difference in reward); or (2) a function named like an outcome (correct, solved, ...), if "
-    f"the function that adds most to the rise is not named so. Chance of each: below {CHANCE:.0%}, "
-    f"of the fall in (2) below {SURER:.1%}. The reward is that of the rollouts to which the function gives a number, "
+    "the function that adds most to the rise is not named so. In (2) the reward need not rise, if that function adds "
+    f"as much as the other one took, or more. Chance of each: below {CHANCE:.0%}, of the fall in (2), and of what is "
+    f"added in its place, below {SURER:.1%}. The reward is that of the rollouts to which the function gives a number, "
     "and each set of functions that score the same groups is judged for itself.",
     needs(
         "two reward functions, one of which may have the weight 0", lambda run: len(run.all.values) > 1, Lack.WEIGHTS

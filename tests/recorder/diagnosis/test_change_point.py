@@ -103,6 +103,15 @@ def test_a_creeping_share_says_since_when_half_of_the_rise_is_there() -> None:
     assert said(above(ramp(0.6, 1), 0.05)) == "since step 30 (between 25 and 33), half of the rise since step 45"
 
 
+@pytest.mark.parametrize("low", [0.0, 0.3])
+def test_a_rise_begins_at_no_step_that_is_as_all_before(low: float) -> None:
+    rises = [0.2, 0.45, 0.3, 0.65, 0.4, 0.6, 0.7, 0.7, 0.75, 0.8, 0.95]
+    shares = [low] * 20 + [low + 0.05] + [low] * 39 + [low + (1 - low) * rise for rise in rises] + [1.0] * 29
+    found = above(trend_of(*shares), 0.1 + low)
+    assert found["half_step"]
+    assert (found["since_step"], found["since_range"][0]) == (61, 61)
+
+
 def test_a_jump_is_no_ramp() -> None:
     jumps = [above(trend_of(*[0.02] * 30, *[0.3] * 40, seed=seed), 0.05) for seed in range(40)]
     assert not any("half_step" in it for it in jumps)

@@ -1473,6 +1473,9 @@ COUNTS: dict[str, Count] = {
     ),
     "Left to gain: # in #, # in #.": lambda c, *g: (room(c, g[1]), g[1], room(c, g[3]), g[3]),
     "Suspected reward hacking: the reward rises while # falls, @": hacked,
+    "Suspected reward hacking: # falls, and # rises instead": lambda c, name, _: (
+        name, hacked(c, name, "")[1].split()[1],
+    ),
     "Its weight is #: it can make # of the difference in reward.": lambda c, *_: light(c),
     "# added # to the reward at first, and # at last.": lambda c, name, *_: (
         name, *(means(parts(it)[name] for it in side) for side in windows(c)),
@@ -1526,6 +1529,10 @@ COUNTS: dict[str, Count] = {
     ),
     "Median share of repeated three-word sequences: #.": lambda c, _: (
         percent(float(np.nanmedian(c.texts["trigram_repeats"][repeating(c)]))),
+    ),
+    "Of # of them that were read, # go on after a final answer, or as another speaker.": lambda c, *_: (
+        str(min(sum(map(is_cut, c.last)), 20)),
+        str(sum(it.is_hit for it in sample([it for it in c.last if is_cut(it)], 20))),
     ),
     "Truncated generations have # tokens (all of them); max_completion_length is #.": lambda c, *_: (
         *{f"{it.turns[-1].tokens}" for it in c.last if is_cut(it)}, f"{c.run.config['max_completion_length']}",

@@ -11,6 +11,8 @@ from logs_ui.recorder.diagnosis.report import Report
 from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.rows.text_facts import facts
 from logs_ui.recorder.vocabulary import LossCause, Status, StopReason
+from tests.faults.columns import diagnosed
+from tests.faults.registry import FAULTS
 from tests.recorder.diagnosis.test_diagnosis import GROUP, PLACE, QUARTER, card, entry, rows_of
 
 NAN = float("nan")
@@ -232,6 +234,20 @@ def test_who_says_nothing_to_an_environment_that_others_act_in_is_idle() -> None
     found = card(diagnose_rows(rows), "never_acted")
     assert found.cost == pytest.approx(1 / 6)
     assert found.where == "env_steps:none"
+
+
+def test_answers_that_go_on_after_their_end_need_a_token_that_ends_them() -> None:
+    advice = {}
+    for name in ("no end: still running", "two limits: 256 rollouts"):
+        (fault,) = (it for it in FAULTS if it.id == name)
+        assert fault.made is not None
+        found = diagnosed(fault.made()).report.cards[0]
+        assert found.id == "truncation"
+        advice[name] = found.suggestion, found.evidence[-1]
+    goes_on, is_long = advice.values()
+    assert goes_on[0].startswith("Check the token that ends a turn (eos)")
+    assert goes_on[1] == "Of 20 of them that were read, 20 go on after a final answer, or as another speaker."
+    assert not is_long[0].startswith("Check")
 
 
 def test_a_tools_answer_without_room_is_no_truncated_generation() -> None:

@@ -115,6 +115,19 @@ def test_an_outcome_that_counts_may_not_fall_for_anything_else(paid: str, falls:
         assert found["hacking"].evidence[1] == "format added 1 to the reward at first, and 2 at last."
 
 
+@pytest.mark.parametrize(("size", "expected"), [(0.25, True), (0.15, False)])
+def test_an_outcome_may_not_fall_for_as_much_of_anything_else(size: float, *, expected: bool) -> None:
+    """`correct` falls from 0.5 to 0.25, and the reward does not rise beyond chance."""
+    place = np.arange(192)
+    late = place >= 96
+    parts = {"calls": np.where(late, size, 0.0), "correct": np.where(late, place % GROUP == 0, place % 2)}
+    rows = rows_of(192, reward=sum(parts.values()), parts=parts, group=place // GROUP)
+    report = diagnose_rows(rows)
+    found = {it.id: it.title for it in report.cards}
+    said = "Suspected reward hacking: correct falls, and calls rises instead"
+    assert found.get("hacking") == (said if expected else None)
+
+
 def test_an_outcome_that_falls_by_the_chance_of_its_prompts_is_no_hacking() -> None:
     # Whole groups pass or fail: 3 of 4 in the first third, 1 of 4 in the last, which is 2 standard errors or less.
     passed = np.repeat([1.0, 1, 1, 0, 1, 0, 1, 0, 0, 1, 0, 0], GROUP)

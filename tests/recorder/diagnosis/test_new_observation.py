@@ -70,6 +70,19 @@ def test_it_is_no_finding_if_something_else_explains_it(said: str, changes: Mapp
     assert said in checked.get("new_observation", str([it.title for it in report.cards]))
 
 
+WORDS = [f"{first}{second}sh" for first in "bcdfgklmp" for second in "aeiou"]
+GUESSES = np.random.default_rng(2).choice(WORDS[:30], COUNT)
+
+
+def test_guesses_of_many_words_are_no_new_actions_if_as_many_recur_as_did_before() -> None:
+    found = card(judged(action=lambda place: {"guess": GUESSES[place]}), "new_observation")
+    assert found.is_setup
+    report = judged(action=lambda place: {"guess": "zz" + GUESSES[place] if HIT[place] else GUESSES[place]})
+    assert (
+        "it follows actions that were not taken before" in {it.id: it.said for it in report.checked}["new_observation"]
+    )
+
+
 def test_it_is_no_fault_of_the_set_up_if_such_calls_are_answered_otherwise_too() -> None:
     found = card(judged(more=ANSWERED), "new_observation")
     assert (found.is_setup, found.evidence[0][:50]) == (False, "In 32 of them that were read, 32 of 96 answers to ")

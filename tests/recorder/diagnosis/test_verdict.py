@@ -279,3 +279,12 @@ def test_a_habit_that_changes_with_the_outcome_is_told_where_tasks_seldom_recur(
     assert "a fall that may be chance: solved 73% \u2192 33% " in short.verdict.said
     assert short.verdict.said.endswith("; turns 8.83 \u2192 4.19")
     assert long.cards[0].evidence[2] == "At step 11 turns change from 8.06 to 3.95, over all tasks."
+
+
+def test_a_run_whose_outcome_rises_is_not_getting_worse_without_the_best_rollouts_of_a_finding() -> None:
+    tokens = 10 + 20 * PLACE / COUNT + 60 * NOISE
+    reward = tokens / 100 + 0.3 * np.random.default_rng(7).uniform(size=COUNT)
+    rows = rows_of(COUNT, steps=20, reward=reward, completion_tokens=tokens, parts={"judge": reward}, turns=1.0)
+    report = diagnose_rows(rows, Settings(max_reward=1.0))
+    assert [card.id for card in report.cards] == ["length"]
+    assert report.verdict.id == "fault"
