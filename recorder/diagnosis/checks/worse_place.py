@@ -62,16 +62,18 @@ def _check(run: Run) -> Outcome:
 def _list_strata(run: Run, column: str) -> list[tuple[Ints, str]]:
     """Return (A) codes of all rollouts within which machines compare, and words for the others: groups; and where these
     are whole on one machine, tasks, else families of tasks or evals. A machine that always plays the same tasks, such
-    as the server of a site, compares with no other: some of the last tasks must come on several. Over more steps they
-    do so where a machine's name changes. A rank gets what is dealt to it.
+    as the server of a site, compares with no other: some tasks must come on several, and in the last steps, since over
+    more of them a machine's name may change. A rank gets what is dealt to it.
     """
-    rows, of_groups = run.all, (run.all.group, _OF_GROUPS)
-    labels, has_task = run.labels[column], rows.task >= 0
+    rows, of_groups, is_rank = run.all, (run.all.group, _OF_GROUPS), column == "rank"
+    dealt, labels = (rows, run.labels_of_all[column]) if is_rank else (run.rows, run.labels[column])
     codes = np.unique([label or "" for label in labels], return_inverse=True)[1]
-    is_known = np.array([label is not None for label in labels]) & (run.rows.task >= 0)
-    recurring = distinct(rows.task[has_task], rows.group[has_task], count=len(rows.tasks)) > 1
-    moved = distinct(run.rows.task[is_known], codes[is_known], count=len(rows.tasks)) > 1
-    if moved.sum() < LEAST_UNITS and (column != "rank" or recurring.sum() >= LEAST_UNITS):
+    is_known = np.array([label is not None for label in labels]) & (dealt.task >= 0)
+    moved, recurring = (
+        int((distinct(dealt.task[is_known], of[is_known], count=len(rows.tasks)) > 1).sum())
+        for of in (codes, dealt.group)
+    )
+    if moved < LEAST_UNITS and not (is_rank and recurring < LEAST_UNITS):
         return [of_groups]
     if tasks_recur(run.rows):
         return [of_groups, (rows.task + 1, _OF_TASKS)]
