@@ -12,7 +12,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.setting_switches import Switch, list_switches
-from logs_ui.recorder.diagnosis.tables.task_families import with_families
+from logs_ui.recorder.diagnosis.task_families import with_families
 from logs_ui.recorder.diagnosis.waterfall import Waterfall, losses
 from logs_ui.recorder.diagnosis.wording import exact_percent, percent
 from logs_ui.recorder.settings import SHARE, Limits, Settings

@@ -20,7 +20,7 @@ from logs_ui.recorder.diagnosis.measures import FEATURES, list_figures, mean, wi
 from logs_ui.recorder.diagnosis.places import columns_of, describe_switches, evals_of, families_of, tasks_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.success import Success
-from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
+from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.unparsed_calls import compare_last_answers
 from logs_ui.recorder.diagnosis.waterfall import CAUSES, LITTLE, Cause, causes, has_cause, judged, name_causes
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent

@@ -19,7 +19,7 @@ from logs_ui.recorder.diagnosis.measures import dead, mean
 from logs_ui.recorder.diagnosis.outcome import REWARD, list_other_mixes, outcome_of
 from logs_ui.recorder.diagnosis.places import describe_switches
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
-from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
+from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import LITTLE
 from logs_ui.recorder.diagnosis.wording import figure, percent
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.mean_difference import Mean, chance, chance_limit
-from logs_ui.recorder.diagnosis.tables.task_families import families
+from logs_ui.recorder.diagnosis.task_families import families
 from logs_ui.recorder.queries import GroupResult
 from logs_ui.recorder.queries.common import BOUND
 

@@ -13,7 +13,7 @@ from logs_ui.app.web import urls
 from logs_ui.app.web.open_database import id_of
 from logs_ui.app.web.page_cache import rested
 from logs_ui.recorder import queries
-from logs_ui.recorder.diagnosis.tables.task_families import families
+from logs_ui.recorder.diagnosis.task_families import families
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Cell, Dimension, Heading, Measure
 from logs_ui.recorder.queries.filters.fields import FIELDS

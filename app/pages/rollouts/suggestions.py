@@ -12,7 +12,7 @@ from logs_ui.app.parts.filter_form import in_full
 from logs_ui.app.web import htmx, page_cache
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
-from logs_ui.recorder.diagnosis.tables.task_families import families
+from logs_ui.recorder.diagnosis.task_families import families
 from logs_ui.recorder.errors import FilterError
 from logs_ui.recorder.queries import Facets, RunSummary
 from logs_ui.recorder.queries.filters.fields import FIELDS, NUMERIC, Field, Is, Kind

@@ -20,8 +20,8 @@ from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.success import Success
-from logs_ui.recorder.diagnosis.tables.task_families import by_family
 from logs_ui.recorder.diagnosis.tables.tasks import ATTEMPTS, Figures, Label, Labels, figures, labels, usual_size
+from logs_ui.recorder.diagnosis.task_families import by_family
 from logs_ui.recorder.queries import RunSummary
 from logs_ui.recorder.queries.filters.rollout_filter import check_word, parse_where
 from logs_ui.recorder.queries.filters.terms import Term

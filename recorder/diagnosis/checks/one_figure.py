@@ -29,6 +29,7 @@ _SLACK = 0.05  # by which r may be lower in either half of the groups, so that n
 _GRADED, _HALF = 3, 0.5  # different values in half of the groups that vary: 0 and 1 are no grades
 _MANY = 8  # different values of a run whose groups are smaller than that
 _SHARE = 0.1  # of the reward's variance within groups: the least for a function to matter
+_STEPS = {"turns", "environment steps"}  # of which each may cost by design: a run that improves learns to need fewer
 _SOLVED = 0.8  # of the rollouts: then what is left to differ may well be one figure [ours]
 
 
@@ -65,8 +66,14 @@ def follows(run: Run) -> Follows | NotJudged:
         return NotJudged("Most rollouts are solved.")
     limit, share = run.threshold("proxy", R), shares(rows)
     figures = list_figures(rows)
-    forms = {name: values for name, values in rows.values.items() if is_form(name)}
-    candidates = [_find_closest(rows, None, 1.0, limit, figures | (forms if any(map(is_outcome, rows.values)) else {}))]
+    outcomes = [values for name, values in rows.values.items() if is_outcome(name)]
+    # A form that is paid with the outcome alone says nothing of its own.
+    forms = {
+        name: values
+        for name, values in rows.values.items()
+        if is_form(name) and not any(abs(correlation(rows, values, outcome)) >= limit for outcome in outcomes)
+    }
+    candidates = [_find_closest(rows, None, 1.0, limit, figures | (forms if outcomes else {}))]
     names = [name for name in share if share[name] >= _SHARE and not is_form(name)]
     names = [name for name in names if _is_graded(rows, rows.parts[name])]
     of_functions = [_find_closest(rows, name, share[name], limit, figures) for name in names]
@@ -108,6 +115,7 @@ def _check(run: Run) -> Outcome:
         return NotJudged("It follows tokens per turn: see the check on length.")
     if not closest.is_whole:
         return Below(f"{name} follows {closest.figure} most closely: r = {r} within groups (threshold {limit:g}).")
+    has_cost = closest.r < 0 and closest.figure in _STEPS
     every = compared(run.all)
     paid = every.reward if closest.function is None else every.parts[closest.function]
     values = (list_figures(every) | dict(every.values))[closest.figure]
@@ -123,8 +131,9 @@ def _check(run: Run) -> Outcome:
         f"does not get the higher reward, the policy learns {closest.figure}.",
         where="",
         **above(tuple((step, abs(value)) for step, value in correlations_by_step(every, paid, values)), limit),
-        is_setup=True,
+        is_setup=not has_cost,
         is_loss=False,
+        may_remain=has_cost,
     )
 
 
@@ -133,10 +142,11 @@ DIAGNOSTIC = check(
     "Reward follows one figure",
     f"|r| of at least {R:g} within groups, and about as much in both halves of the groups, between a figure (turns, "
     "tokens, seconds, environment steps, tool calls, repetition, or a reward function named like a form, beside one "
-    f"named like an outcome) and the reward, or a function with at least {_SHARE:.0%} of its variance that is not "
-    f"named like a form. From {FEW} rollouts on, without truncated and failed ones. Silent for rewards of two values, "
-    f"for a reward that is the environment's own, and if {_SOLVED:.0%} are solved. Tokens per turn are left to the "
-    "check on length.",
+    "named like an outcome that it does not follow itself) and the reward, or a function with at least "
+    f"{_SHARE:.0%} of its variance that is not named like a form. From {FEW} rollouts on, without truncated and failed "
+    "ones. Silent for rewards of two values, for a reward that is the environment's own, and if "
+    f"{_SOLVED:.0%} are solved. Tokens per turn are left to the check on length. If fewer turns or environment steps "
+    "get more, each may cost by design: that is no fault of the set-up, nor of a run that improves.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _check,
 )

@@ -19,7 +19,7 @@ from logs_ui.recorder.diagnosis.opened_tags import find_closed_tag
 from logs_ui.recorder.diagnosis.places import list_parts
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, ends
 from logs_ui.recorder.diagnosis.success import is_penalty, levels
-from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur, with_families
+from logs_ui.recorder.diagnosis.task_families import tasks_recur, with_families
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, list_places, listed, percent
 
 _ROLLOUTS, _GROUPS = 32, 8  # that may be equal by chance: fewer tell nothing [ours]

@@ -24,7 +24,6 @@ from logs_ui.recorder.diagnosis.outcome import DIFFICULTY
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.tables.tasks import (
     ATTEMPTS,
     FALLEN,
@@ -37,6 +36,7 @@ from logs_ui.recorder.diagnosis.tables.tasks import (
     find_falls,
     labels,
 )
+from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import has_cause, losses
 from logs_ui.recorder.diagnosis.wording import figure, list_places, listed, percent
 from logs_ui.recorder.settings import FROM_ONE

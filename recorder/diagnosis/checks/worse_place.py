@@ -12,7 +12,7 @@ from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, 
 from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, distinct, means
-from logs_ui.recorder.diagnosis.tables.task_families import tasks_recur
+from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.wording import figure, list_places
 
 _FAR = 0.2  # of the range of rewards [ours]

@@ -29,7 +29,8 @@ def test_a_judge_that_pays_for_turns_is_said_from_the_first_steps_on() -> None:
     found = cards(looked(10 - TURNS))["proxy"]
     assert found.title == "The reward follows turns alone (r = \u22121 within groups)"
     assert found.evidence == ("64 rollouts in 8 groups were compared, without truncated and failed ones.",)
-    assert found.is_setup
+    assert (found.is_setup, found.may_remain) == (False, True), "each turn may cost by design"
+    assert cards(looked(TURNS / 12))["proxy"].is_setup
     assert cards(looked(10 - TURNS, steps=8))["proxy"].began == "from the first step on"
 
 
@@ -58,6 +59,7 @@ def test_a_form_that_the_whole_reward_follows_is_a_figure_beside_an_outcome() ->
     (TURNS / 10 + NOISE, {}),  # it goes with turns
     ((TURNS > 6).astype(float), {}),  # no grades
     (10 - TURNS, {"env_reward_sum": 10 - TURNS}),  # the environment's own
+    (1.2 * NOISE, {"parts": {"correct": NOISE, "format": 0.2 * NOISE}}),  # a form that is paid with the outcome alone
     (np.where(TURNS > 8, 0, NOISE), {"stop_reason": np.where(TURNS > 8, StopReason.LENGTH, StopReason.DONE)}),
     (np.where(np.arange(COUNT) == 3, 50, 0.01 * NOISE), {"seconds": np.where(np.arange(COUNT) == 3, 900, 1.0)}),
     (NOISE, {"parts": {"judge": NOISE, "length_penalty": -TOKENS / 300}}),

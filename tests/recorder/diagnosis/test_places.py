@@ -8,7 +8,7 @@ import pytest
 
 from logs_ui.recorder.diagnosis import Report, diagnose_rows
 from logs_ui.recorder.diagnosis.checks import tasks
-from logs_ui.recorder.diagnosis.tables.task_families import families
+from logs_ui.recorder.diagnosis.task_families import families
 from logs_ui.recorder.diagnosis.wording import list_places
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
 from tests.recorder.diagnosis.test_diagnosis import card, rows_of

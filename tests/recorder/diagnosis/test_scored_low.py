@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import diagnose_rows
-from logs_ui.recorder.diagnosis.tables.task_families import by_family, families
+from logs_ui.recorder.diagnosis.task_families import by_family, families
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
 COUNT = 320
