@@ -44,10 +44,10 @@ def list_places(names: list[str], column: str = "") -> str:
     """Return the names of places like `listed`, each cut to one short line, after the name of their column, unless
     they begin with it.
 
-        >>> list_places(["Level 4", "Level 5"], "metadata.level"), list_places(["a", "b" * 50], "src")
-        ('Level 4 and Level 5', 'src a and bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb…')
+        >>> list_places(["Level 4", "Level 5"], "metadata.level"), list_places([" ", "b" * 50], "src")
+        ('Level 4 and Level 5', 'src (blank) and bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb…')
     """
-    lines = [" ".join(name.split()) for name in names]
+    lines = [" ".join(name.split()) or "(blank)" for name in names]
     last = column.rpartition(".")[2].lower()
     before = "" if all(line.lower().startswith(last) for line in lines) else f"{column} "
     return before + listed([line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1].rstrip()}…" for line in lines])

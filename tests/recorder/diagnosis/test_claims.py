@@ -1790,9 +1790,8 @@ def same_answer(case: Case) -> str:
 
 def labelled(case: Case, name: str, _share: str, texts: str, _rest: str) -> tuple[str, ...]:
     inside = set(re.split(", | and ", texts))
-    shares = [
-        fmean(own for it, own in case.of_card() if (it.metadata[name] in inside) is is_in) for is_in in (True, False)
-    ]
+    values = [((it.metadata[name].strip() or "(blank)") in inside, own) for it, own in case.of_card()]
+    shares = [fmean(own for is_inside, own in values if is_inside is side) for side in (True, False)]
     return name, percent(shares[0]), texts, percent(shares[1])
 
 
