@@ -28,8 +28,14 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def runs(db: Path) -> dict[str, str]:
-    """Of each kind, the rollouts of a group are four that follow each other: 1 to 4, 37 to 40, 73 to 76."""
+    """Of each kind, the rollouts of a group are four that follow each other; the first kind has 1 to 4."""
     return {kind: record_answers(db, kind) for kind in KINDS}
+
+
+@pytest.fixture(scope="module")
+def firsts(db: Path, runs: dict[str, str]) -> dict[str, int]:
+    """Of each kind, the id of its first rollout: ids may be left out between runs."""
+    return {kind: int(load_run(run, db)["id"].min()) for kind, run in runs.items()}
 
 
 @pytest.fixture(scope="module")
@@ -59,8 +65,8 @@ def test_a_search_shows_its_places_in_place_of_answers(client: TestClient, runs:
     assert [column.key for column in rows.columns.visible] == ["id", *DEFAULT]
 
 
-def test_a_group_says_its_reference_once(client: TestClient, runs: dict[str, str]) -> None:
-    group = page_of(client, f"/runs/{runs['documents']}/groups/37")
+def test_a_group_says_its_reference_once(client: TestClient, runs: dict[str, str], firsts: dict[str, int]) -> None:
+    group = page_of(client, f"/runs/{runs['documents']}/groups/{firsts['documents']}")
     assert group.reference == Told("Paris", "reward_model.ground_truth")
     assert [group.answers[column.row.id].final.text for column in group.columns] == [
         "The capital is Paris.", *["The capital is Wellington."] * 3,
@@ -80,15 +86,19 @@ def test_a_pair_of_long_reasonings_shows_their_ends_first(client: TestClient, ru
     assert (end[:20], end[-23:]) == ("… So the remainder i", "\nSo it is $\\boxed{40}$.")
 
 
-def test_short_messages_have_no_ends(client: TestClient, runs: dict[str, str]) -> None:
-    assert page_of(client, f"/runs/{runs['documents']}/compare?a=37&b=38").ends == []
+def test_short_messages_have_no_ends(client: TestClient, runs: dict[str, str], firsts: dict[str, int]) -> None:
+    first = firsts["documents"]
+    assert page_of(client, f"/runs/{runs['documents']}/compare?a={first}&b={first + 1}").ends == []
 
 
-def test_texts_that_share_little_are_not_marked(client: TestClient, runs: dict[str, str]) -> None:
+def test_texts_that_share_little_are_not_marked(
+    client: TestClient, runs: dict[str, str], firsts: dict[str, int]
+) -> None:
+    first = firsts["documents"]
     pair = page_of(client, f"/runs/{runs['math']}/compare?a=1&b=2")
     reasoning, *_ = pair.turns[0].pieces
     assert (reasoning.name, reasoning.is_marked) == ("reasoning", False)
-    pair = page_of(client, f"/runs/{runs['documents']}/compare?a=37&b=38")
+    pair = page_of(client, f"/runs/{runs['documents']}/compare?a={first}&b={first + 1}")
     assert [piece.is_marked for piece in pair.turns[1].pieces if piece.name == "assistant"] == [True]
 
 
@@ -105,8 +115,8 @@ def test_a_name_of_a_column_cannot_write_the_page(tmp_path: Path) -> None:
             assert [it for it in ("<script>x", "<script>y") if it in html] == []
 
 
-def test_a_rollout_says_reference_and_answer(client: TestClient, runs: dict[str, str]) -> None:
-    answer = page_of(client, f"/runs/{runs['documents']}/rollouts/38").answer
+def test_a_rollout_says_reference_and_answer(client: TestClient, runs: dict[str, str], firsts: dict[str, int]) -> None:
+    answer = page_of(client, f"/runs/{runs['documents']}/rollouts/{firsts['documents'] + 1}").answer
     assert answer.reference == Told("Paris", "reward_model.ground_truth")
     assert answer.final == Told("The capital is Wellington.", "the last line")
 
@@ -129,18 +139,18 @@ def test_a_column_that_is_set_counts_on_every_page(client: TestClient, runs: dic
     ("kind", "address", "answers"),
     [
         ("math", "/rollouts/2", ["741"]),
-        ("coding", "/rollouts/73", ["I have changed `forms_0.py`: all tests pass."]),
+        ("coding", "/rollouts/{0}", ["I have changed `forms_0.py`: all tests pass."]),
         ("math", "/compare?a=1&b=2", ["40", "741"]),
-        ("coding", "/compare?a=73&b=74", ["I have changed `forms_0.py`: all tests pass."]),
+        ("coding", "/compare?a={0}&b={1}", ["I have changed `forms_0.py`: all tests pass."]),
         ("math", "/groups/1", ["40", "741"]),
         ("math", "", ["266"]),
     ],
 )
 def test_answers_are_found_without_scrolling(
-    page: Page, base: str, runs: dict[str, str], kind: str, address: str, answers: list[str]
+    page: Page, base: str, runs: dict[str, str], firsts: dict[str, int], kind: str, address: str, answers: list[str]
 ) -> None:
     page.set_viewport_size({"width": 1440, "height": 900})
-    page.goto(f"{base}/runs/{runs[kind]}{address}")
+    page.goto(f"{base}/runs/{runs[kind]}{address.format(firsts[kind], firsts[kind] + 1)}")
     for answer in answers:
         expect(page.locator(".answers dd, td.answer").get_by_text(answer, exact=False).first).to_be_in_viewport()
 
