@@ -78,10 +78,10 @@ def _check_truncation(run: Run) -> Outcome:
     if LENGTH.missing(run) is None and isinstance(growth := _check_length(run), Card) and growth.own is not None:
         advice = "Stop answers from growing first: they grow into this limit, and would into a higher one"
     ended_last = (run.all.truncated | _used_all(run.all, length)) & (run.all.step >= rows.steps[0])
-    read = [goes_on(texts.messages) for texts in run.sample(ended_last, _READ).values()]
-    if read and sum(read) >= _NEARLY_ALL * len(read):
+    going_on = [goes_on(texts.messages) for texts in run.sample(ended_last, _READ).values()]
+    if going_on and sum(going_on) >= _NEARLY_ALL * len(going_on):
         advice = "Check the token that ends a turn (eos), of the chat template and of the sampler: answers go on"
-        count = f"Of {len(read)} of them that were read, {sum(read)} go on"
+        count = f"Of {len(going_on)} of them that were read, {sum(going_on)} go on"
         evidence.append(f"{count} after a final answer, or as another speaker.")
     where = {"truncated_turns>0": rows.facts["truncated_turns"] > 0, "stop:length": rows.stop_reason == "length"}
     where |= {f"completion_tokens:{length:g} truncated_turns:none": _used_all(rows, length)} if length else {}

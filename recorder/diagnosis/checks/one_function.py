@@ -19,7 +19,7 @@ from logs_ui.recorder.diagnosis.opened_tags import find_closed_tag
 from logs_ui.recorder.diagnosis.places import list_parts
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct, ends
 from logs_ui.recorder.diagnosis.success import is_penalty, levels
-from logs_ui.recorder.diagnosis.task_families import tasks_recur, with_families
+from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, list_places, listed, percent
 
 _ROLLOUTS, _GROUPS = 32, 8  # that may be equal by chance: fewer tell nothing [ours]
@@ -231,7 +231,7 @@ def _find_other_scale(run: Run, name: str) -> Card | None:
     rows, values = run.all, run.all.values[name]
     if is_penalty(name) or rows.weights.get(name, 1.0) < 0 or np.nanmax(values, initial=0.0) <= 0:
         return None  # penalties may be made to grow
-    begins = {place: _step_of_other_scale(rows, values, rows.in_eval(place)) for place in rows.present}
+    begins = {place: _step_of_other_scale(run, values, rows.in_eval(place)) for place in rows.present}
     steps = [step for step in begins.values() if step is not None]
     if not steps:
         return None
@@ -264,11 +264,11 @@ def _find_other_scale(run: Run, name: str) -> Card | None:
     )
 
 
-def _step_of_other_scale(rows: Rows, values: Floats, of: Bools) -> int | None:
+def _step_of_other_scale(run: Run, values: Floats, of: Bools) -> int | None:
     """Return the step since which a graded function's values of some rollouts are of another size; None if there is
     none. Values of 0, which has no size, are left out, and tasks, or families of them, that only one side has.
     """
-    has_size = of & np.isfinite(values) & (np.abs(values) > SAME)
+    rows, has_size = run.all, of & np.isfinite(values) & (np.abs(values) > SAME)
     sizes = np.abs(np.where(has_size, values, np.nan))
     trend = rows.by_step(np.log(sizes))
     jump = change(trend)
@@ -276,7 +276,7 @@ def _step_of_other_scale(rows: Rows, values: Floats, of: Bools) -> int | None:
         return None
     first = trend[jump.place][0]
     late = rows.step >= first
-    placed = rows if tasks_recur(rows) else with_families(rows)
+    placed = rows if tasks_recur(rows) else run.families
     if placed is not None:
         has_size &= np.isin(placed.task, np.intersect1d(placed.task[has_size & late], placed.task[has_size & ~late]))
     before, since = (sizes[has_size & side] for side in (~late, late))
