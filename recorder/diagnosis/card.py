@@ -293,6 +293,8 @@ class NotJudged:
     for_lack: Lack | None = None
 
 
+SOLVED_UNDEFINED = NotJudged("What counts as solved is not defined: set solved_at.")
+
 Outcome = Card | Below | NotJudged | None
 """Of a check; None is `Below` without a figure."""
 ReadArithmetic = Callable[[Run], Outcome]

@@ -16,7 +16,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
-from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.never_matches import bare, kind_of, plain, reference_column, tell_lack
 from logs_ui.recorder.diagnosis.links import ids
@@ -91,7 +91,7 @@ def _read_answers(run: Run, rows: Rows, column: str) -> _Answers:
 
 def _check(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
-        return NotJudged("What counts as solved is not defined: set solved_at.")
+        return SOLVED_UNDEFINED
     column = reference_column(run.rows, run.labels, run.settings.reference)
     if column is None:
         return tell_lack(run)

@@ -8,7 +8,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.answers import last_text, rank_of
-from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.measures import tried
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import listed, percent
@@ -91,7 +91,7 @@ def _squeeze(text: str) -> str:
 def _check(run: Run) -> Outcome:
     success, limit = run.scale.success, run.threshold("never_matches", _NEVER)
     if not success.is_defined:
-        return NotJudged("What counts as solved is not defined: set solved_at.")
+        return SOLVED_UNDEFINED
     unsolved = _find_unsolved(run)
     if unsolved.sum() < _TASKS:
         return Below(f"{unsolved.sum()} tasks were never solved: too few to compare forms of references.")

@@ -9,7 +9,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis import contrast, links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs, quiet, too_few
 from logs_ui.recorder.diagnosis.change_point import above, below
-from logs_ui.recorder.diagnosis.checks.tasks import never_solved
+from logs_ui.recorder.diagnosis.checks.never_solved import never_solved
 from logs_ui.recorder.diagnosis.contrast import shift
 from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, mean, unsolved_groups
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means

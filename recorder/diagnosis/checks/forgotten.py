@@ -1,0 +1,163 @@
+"""Finds tasks that regressed, and task families that did."""
+
+import math
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import links
+from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.contrast import SURER
+from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
+from logs_ui.recorder.diagnosis.measures import mean, tried
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.tables.tasks import (
+    ATTEMPTS,
+    FALLEN,
+    FORGOTTEN_CHANCE,
+    PARTLY_FALLEN,
+    Label,
+    find_falls,
+    labels,
+)
+from logs_ui.recorder.diagnosis.task_families import tasks_recur
+from logs_ui.recorder.diagnosis.waterfall import has_cause, losses
+from logs_ui.recorder.diagnosis.wording import listed, percent
+from logs_ui.recorder.vocabulary import Lack, LossCause
+
+_RECOVERED = 0.8  # of the share of before, in the last steps, above which a family counts as recovered [ours]
+_LIKEWISE = 0.5  # of the fall of the tasks named, from which on the others fell with them [ours]
+_ERRORS = 2.5  # standard errors [ours]
+_ENOUGH = f"{ATTEMPTS}+ attempts after their first step"
+
+
+def _check_forgotten(run: Run) -> Outcome:
+    if not run.scale.success.is_defined:
+        return SOLVED_UNDEFINED
+    rows, unit, labelled = run.all, "tasks", labels(run.all, run.scale, run.settings)
+    if (grouped := run.families) is not None:
+        whole = labels(grouped, run.scale, run.settings)
+        lost = np.isin(grouped.task, np.flatnonzero(whole.label == Label.FORGOTTEN))
+        alone = np.isin(rows.task, np.flatnonzero(labelled.label == Label.FORGOTTEN))
+        # Of a family that regressed as a whole, few tasks may have attempts enough to be sure of each.
+        still = (
+            tried(rows, run.scale) & lost & (grouped.step >= whole.since[grouped.task]) & run.scale.success.solved(rows)
+        )
+        is_whole = len(np.unique(rows.task[still])) <= len(np.unique(rows.task[lost])) / 2
+        if not tasks_recur(rows) or (lost.any() and is_whole and lost.sum() > (alone & ~lost).sum()):
+            rows, unit, labelled = grouped, "task families", whole
+    is_last = rows.step >= run.rows.steps[0]
+    starts = np.where(labelled.label == Label.FORGOTTEN, labelled.since, -1)
+    if grouped is not None:
+        lost = np.isin(rows.task, np.intersect1d(np.flatnonzero(starts >= 0), rows.task[is_last]))
+        # Others of a family must have fallen beside a task that regressed. Without one, what ended otherwise, such as
+        # at a limit, has findings of its own.
+        among = ~lost if lost.any() else has_cause(grouped, LossCause.WRONG_ANSWER)
+        partly = _find_partly_fallen(run, grouped, np.where(among, run.scale.success.outcomes(grouped), np.nan))
+        if (partly >= 0).any() and (partly >= 0)[grouped.task[lost]].all():
+            rows, unit, starts = grouped, "task families", partly
+    gone, count = np.flatnonzero(starts >= 0), _count_judged(rows, run.scale)
+    of = tried(rows, run.scale) & np.isin(rows.task, gone)
+    affected = np.isin(rows.task, gone)[is_last]
+    if count == 0:
+        return NotJudged(f"No task has {ATTEMPTS} attempts after its first step yet.", Lack.TASKS)
+    judged = f"{count:,} {unit}" + f" with {_ENOUGH}" * (count < len(rows.tasks))
+    if not affected.any():
+        return Below(f"None of {judged} regressed.")
+    if of.sum() == tried(rows, run.scale).sum():
+        return Below(f"{len(gone):,} of {judged} fell, and there are no others to compare with.")
+    is_late = rows.step >= starts[rows.task]
+    won, loss = run.scale.success.solved(rows), losses(rows, run.scale)
+    before, since = of & ~is_late, of & is_late
+    share = float(won[since].mean())
+    others = _compare_others(run, rows, starts)
+    if others is not None and others.value <= _LIKEWISE * (share - float(won[before].mean())):
+        subject = unit if len(gone) > 1 else {"tasks": "task"}.get(unit, "task family")
+        return Below(
+            f"{len(gone):,} {subject} fell for certain, and the others fell with {'them' if len(gone) > 1 else 'it'}: "
+            f"solved {percent(others.others)} \u2192 {percent(others.chosen)}."
+        )
+    names, first = [rows.tasks[task] for task in gone.tolist()], int(starts[gone].min())
+    sentence = (
+        f"{listed(names)}: {won[before].sum()} of {before.sum()} attempts solved before, {won[since].sum()} of "
+        f"{since.sum()} since. Solved: {run.scale.success.description}."
+    )
+    return Card(
+        id="forgotten",
+        title=f"{len(gone)} of {judged} regressed: {percent(share)} of attempts solve "
+        f"{'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
+        cost=max(float((run.lost[affected] - loss[before].mean()).sum()), 0.0) / len(run.rows),
+        than="before",
+        evidence=(sentence,),
+        suggestion="Return to an earlier checkpoint, then lower the learning rate, add a KL term, or sample these "
+        "tasks more often.",
+        where=links.tasks(names, "task" if unit == "tasks" else "family"),
+        trend=rows.where(of).by_step(won[of]),
+        since_step=first,
+        own=affected,
+    )
+
+
+def _count_judged(rows: Rows, scale: Scale) -> int:
+    """Return the number of tasks that have enough attempts on both sides of some step to have regressed."""
+    firsts = np.full(len(rows.tasks), np.iinfo(np.int64).max)
+    task, step = rows.task[of := tried(rows, scale)], rows.step[of]
+    np.minimum.at(firsts, task, step)
+    return int((np.bincount(task[step > firsts[task]], minlength=1) >= ATTEMPTS).sum())
+
+
+def _compare_others(run: Run, rows: Rows, starts: Ints) -> Difference | None:
+    """Compare what is solved of other tasks before any of those with (T,) `starts` fell, and since all have; None if
+    they fell by no more than chance. In between their attempts tell nothing: the fall was somewhere there.
+    """
+    is_tried, gone = tried(rows, run.scale), np.flatnonzero(starts >= 0)
+    is_early = is_tried & np.isin(rows.task, gone) & (rows.step < starts[rows.task])
+    last = min(int(rows.step[is_early & (rows.task == task)].max()) for task in gone.tolist())
+    late = rows.step >= starts.max()
+    among = is_tried & ~np.isin(rows.task, gone) & ((rows.step <= last) | late)
+    won = np.where(among, run.scale.success.solved(rows), np.nan)
+    others = compare(won, late, rows.group, run.all.task if tasks_recur(run.all) else rows.task)
+    is_fall = others is not None and others.chance is not None and others.chance <= SURER and others.value < 0
+    return others if is_fall else None
+
+
+def _find_partly_fallen(run: Run, grouped: Rows, won: Floats) -> Ints:
+    """Return (F,) the step since which each family is solved far less often, though not as seldom as a task that counts
+    as regressed; -1 for others. (N,) `won` is 1 for solved rollouts, NaN for those that are left out. Groups are the
+    units; the same tasks must have fallen, too, since others may be harder, and other families must have fallen less,
+    if at all.
+    """
+    scale = run.scale
+    tries = np.bincount(grouped.task[tried(grouped, scale)], minlength=len(grouped.tasks))
+    starts, before, _ = find_falls(grouped, scale, tries >= ATTEMPTS, run.threshold("forgotten", PARTLY_FALLEN))
+    is_last = grouped.step >= run.rows.steps[0]
+    for family in np.flatnonzero(starts >= 0).tolist():
+        of, late = np.where(grouped.task == family, won, np.nan), grouped.step >= starts[family]
+        fall, of_same = compare(of, late, grouped.group), compare(of, late, grouped.group, run.all.task)
+        has_fallen = fall is not None and fall.chance is not None and fall.chance <= SURER
+        has_fallen &= of_same is not None and of_same.value < 0
+        rest = compare(np.where(grouped.task == family, np.nan, won), late, grouped.group)
+        # What fell everywhere is no matter of one family.
+        if fall is not None and rest is not None and rest.value < 0:
+            has_fallen &= rest.value - fall.value > _ERRORS * math.hypot(fall.error, rest.error)
+        if not has_fallen or not (mean(of[is_last]) or 0.0) <= _RECOVERED * before[family]:
+            starts[family] = -1
+    return starts
+
+
+FORGOTTEN = check(
+    "forgotten",
+    "Regressed tasks",
+    f"Tasks that were solved, and then in {ATTEMPTS} or more attempts with at most {FALLEN:.0%} of the earlier success "
+    f"rate, if the chance of that in any task is below {FORGOTTEN_CHANCE:.0%} at unchanged rates (corrected for the "
+    "number of tasks and splits, and for groups that end alike). The step named is the one that splits a task's "
+    "attempts best. A family "
+    "that regressed as a whole is named in place of its tasks; and so is one that is solved at most "
+    f"{PARTLY_FALLEN:.0%} as often as before, if it holds all tasks that regressed, if the rest of its tasks is "
+    "solved less, too, and other families fell less beyond chance. Silent if the other tasks fell at least "
+    f"{_LIKEWISE:.0%} as far, with a probability below {SURER:.1%} by chance, or if there are no others: that is no "
+    "matter of a few.",
+    needs("tasks", lambda run: run.rows.task >= 0),
+    _check_forgotten,
+    source="ours; the number of attempts is verifiers'",
+)
