@@ -93,7 +93,9 @@ def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance:
     if is_left and (improving := _judge_rise(run, outcome)):
         sentence = f"{improving.said}; what is left: {cards[0].title}"
         return Verdict("improving", sentence, cards[0].id)
-    if all(card.id == _MIX for card in cards) and outcome.change and not outcome.is_sure(-1, _SURE):
+    if all(card.id == _MIX for card in cards) and not outcome.is_sure(-1, _SURE):
+        if outcome.change is None or outcome.change.chance is None:
+            return Verdict("unknown", f"{cards[0].title}; nothing tells whether they are harder", cards[0].id)
         return Verdict("level", f"{cards[0].title}; no fault shows: {outcome.course}", cards[0].id)
     # The rollouts of a finding may be the best ones: without them, a run falls that rises.
     if outcome.is_sure(-1, chance) and _falls_beside(run, cards, chance):
