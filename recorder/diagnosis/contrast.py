@@ -125,19 +125,19 @@ class Succession(NamedTuple):
     parts: int
 
 
-def compare_successive(run: Run, values: Floats) -> Succession | None:
+def compare_successive(run: Run, values: Floats, tasks: Ints | None = None) -> Succession | None:
     """Compare (N,) values of all steps in parts as long as the last steps, each with the next: where tasks come in the
-    order of a curriculum, the first steps and the last share none. None if two parts that follow each other share too
-    few tasks.
+    order of a curriculum, the first steps and the last share none. `tasks`: (N,) codes that stand for tasks, such as
+    their families. None if two parts that follow each other share too few of them.
     """
-    rows, links = run.all, list[Difference]()
+    rows, links, tasks = run.all, list[Difference](), run.all.task if tasks is None else tasks
     count = max(len(rows.steps) // max(len(run.rows.steps), 1), _PARTS)
     if len(rows.steps) < count:
         return None
     begins = np.searchsorted(rows.step, [steps[0] for steps in np.array_split(rows.steps, count)]).tolist()
     for first, middle, end in zip(begins, begins[1:], [*begins[2:], len(rows)], strict=False):
         # Rollouts are ordered by step, so both parts are a slice; a mask for each part would grow as their product.
-        task, group, late = rows.task[first:end], rows.group[first:end], np.arange(first, end) >= middle
+        task, group, late = tasks[first:end], rows.group[first:end], np.arange(first, end) >= middle
         of_both = np.isin(task, np.intersect1d(task[~late], task[late])) & (task >= 0)
         if min(of_both[~late].mean(), of_both[late].mean()) < _OF_BOTH:
             return None
@@ -150,6 +150,20 @@ def compare_successive(run: Run, values: Floats) -> Succession | None:
     t = (after - before) * len(links) / math.hypot(*(link.error for link in links))
     groups = sum(link.groups[0] for link in links), sum(link.groups[1] for link in links)
     return Succession(Difference(after, before, groups, t, student_tail(t, min(groups) - len(links))), count)
+
+
+def compare_halves(run: Run, values: Floats, tasks: Ints) -> Difference | None:
+    """Compare (N,) values of all steps in the second half of each task's rollouts with its first half, for the tasks of
+    the last steps: where a curriculum changes all tasks at once, no two parts share any. `tasks`: (N,) codes of tasks,
+    or of what stands for them. None if none has both halves.
+    """
+    rows = run.all
+    is_compared = np.isfinite(values) & (tasks >= 0) & np.isin(tasks, tasks[rows.step >= run.rows.steps[0]])
+    order = np.flatnonzero(is_compared)[np.argsort(tasks[is_compared], kind="stable")]
+    codes, begins, counts = np.unique(tasks[order], return_index=True, return_counts=True)
+    middles = np.zeros(int(tasks.max(initial=-1)) + 2, np.int64)  # the last one for rollouts without a task
+    middles[codes] = rows.step[order[begins + counts // 2]]
+    return compare(np.where(is_compared, values, np.nan), rows.step >= middles[tasks], rows.group, tasks)
 
 
 def given_by(function: str, weight: float = 1.0) -> Callable[[Rows], Floats]:

@@ -9,7 +9,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Run
 from logs_ui.recorder.diagnosis.largest_differences import Sides
 from logs_ui.recorder.diagnosis.places import columns_of
-from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints
 from logs_ui.recorder.diagnosis.success import is_outcome
 from logs_ui.recorder.diagnosis.wording import percent
 
@@ -52,16 +52,29 @@ class Mix(NamedTuple):
     is_difficulty: bool  # True if it is named like difficulty: others may just count the steps
 
 
+def is_other_mix(codes: Ints, late: Bools) -> bool:
+    """Return True if the (N,) codes, -1 for none, of the `late` rollouts are others than those of the rest, in half or
+    more of them (total variation).
+    """
+    first, last = _count_shares(codes, late)
+    return float(np.abs(first - last).sum()) / 2 >= _MOVED
+
+
+def _count_shares(codes: Ints, late: Bools) -> list[Floats]:
+    """Return two arrays of the share of each code, beginning with that of -1: of rollouts before, and of late ones."""
+    counts = (np.bincount(codes[of] + 1, minlength=int(codes.max(initial=-1)) + 2) for of in (~late, late))
+    return [count / count.sum() for count in counts]
+
+
 def list_other_mixes(run: Run, sides: Sides) -> Iterator[Mix]:
     """Yield the columns of the dataset that came in another mix; none where the same tasks are compared."""
     if sides.strata is not None:
         return
     rows, late = run.all.where(sides.among), sides.late[sides.among]
     for places, _, name in columns_of(rows, run.read_labels(rows)):
-        counts = (np.bincount(places.task[of] + 1, minlength=len(places.tasks) + 1) for of in (~late, late))
-        first, last = (count / count.sum() for count in counts)
-        if float(np.abs(first - last).sum()) / 2 < _MOVED:  # total variation
+        if not is_other_mix(places.task, late):
             continue
+        first, last = _count_shares(places.task, late)
         shared = min(float(first[last > 0].sum()), float(last[first > 0].sum()))
         strata = np.full(len(run.all), -1)
         strata[sides.among] = places.task

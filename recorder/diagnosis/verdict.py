@@ -1,7 +1,8 @@
 """Judges a run in one line. A run is called healthy on positive evidence only, and not for lack of findings.
 
 Such evidence is an outcome that rises beyond chance, with groups as the independent units, or that most rollouts reach.
-A reward near the run's own 99th percentile is none: that may be far below what the functions can give. [ours]
+A reward near the run's own 99th percentile is none: that may be far below what the functions can give; but one of 1 on
+a scale from 0 to 1 is. [ours]
 """
 
 from collections.abc import Sequence
@@ -12,13 +13,13 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.change_point import change
-from logs_ui.recorder.diagnosis.contrast import compare_successive, gap
-from logs_ui.recorder.diagnosis.largest_differences import name_changed_habit, time_sides
+from logs_ui.recorder.diagnosis.contrast import compare_halves, compare_successive, gap
+from logs_ui.recorder.diagnosis.largest_differences import Sides, name_changed_habit, time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
-from logs_ui.recorder.diagnosis.outcome import REWARD, list_other_mixes, outcome_of
+from logs_ui.recorder.diagnosis.outcome import REWARD, is_other_mix, list_other_mixes, outcome_of
 from logs_ui.recorder.diagnosis.places import describe_switches
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import LITTLE
 from logs_ui.recorder.diagnosis.wording import figure, percent
@@ -139,7 +140,7 @@ class _Measure:
     least: float  # a smaller change does not matter
     is_share: bool
     column: Floats = field(repr=False, compare=False)  # (N,) of all steps
-    is_succession: bool = False  # True if `change` is the mean change from a part of the steps to the next
+    alike: str = ""  # "tasks" or their families, within which `change` is the mean change from a part to the next
 
     def is_sure(self, sign: int, chance: float) -> bool:
         """Return True if it rose (sign 1) or fell (-1) by what matters, and beyond chance."""
@@ -159,7 +160,7 @@ class _Measure:
     def values(self) -> str:
         if self.change is None:
             return self.now
-        name = f"{self.now}; at the same tasks" if self.is_succession else self.name
+        name = f"{self.now}; at the same {self.alike}" if self.alike else self.name
         return f"{name} {self._write(self.change.others)} \u2192 {self._write(self.change.chosen)}"
 
     def _write(self, value: float) -> str:
@@ -172,12 +173,31 @@ def _measure(run: Run, name: str, values: Floats, *, is_share: bool = False) -> 
     change = sides and compare(np.where(sides.among, values, np.nan), sides.late, run.all.group, sides.strata)
     extent = float(np.ptp(np.percentile(finite, (1, 99)))) if len(finite) else 0.0
     level, steps, least = mean(values[run.all.step >= run.rows.steps[0]]), sides.description if sides else "", _LEAST
-    is_apart = sides is not None and sides.strata is not None and (change is None or change.chance is None)
-    succession = compare_successive(run, values) if is_apart else None
+    strata = _list_successive(run, sides, change)
+    succession = None if strata is None else compare_successive(run, values, strata.task)
+    alike = ""
+    if strata is not None:
+        alike = "tasks" if strata is run.all else "families of tasks"
     if succession is not None:
         change, least = succession.change, _LEAST / (succession.parts - 1)
         steps = f"mean over {succession.parts} parts of the steps, each against the next, weighted alike"
-    return _Measure(name, level, change, steps, max(least * extent, SAME), is_share, values, succession is not None)
+    elif strata is not None:
+        change = compare_halves(run, values, strata.task)
+        steps = "those of the last steps: the first half of their rollouts against the second, weighted alike"
+    return _Measure(name, level, change, steps, max(least * extent, SAME), is_share, values, alike)
+
+
+def _list_successive(run: Run, sides: Sides | None, change: Difference | None) -> Rows | None:
+    """Return the rollouts if the first steps and the last have too few tasks in common to tell a change; those with
+    families in place of tasks, if tasks do not recur and the families of the last steps are others; else None.
+    """
+    if sides is None:
+        return None
+    if sides.strata is not None:
+        return run.all if change is None or change.chance is None else None
+    families = run.families
+    is_other = families is not None and is_other_mix(families.task[sides.among], sides.late[sides.among])
+    return families if is_other else None
 
 
 def _outcome(run: Run, without: Bools | None = None) -> _Measure:
@@ -250,14 +270,16 @@ def _fallen_since(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
     if jump is None or jump.after >= jump.before or outcome.level is None:
         return None
     since, is_known = int(rows.steps[jump.place]), np.isfinite(outcome.column)
-    strata = rows.task if tasks_recur(rows) else None
+    families = run.families if outcome.alike else None
+    strata = rows.task if tasks_recur(rows) else None if families is None else families.task
     fall = compare(outcome.column, rows.step >= since, rows.group, strata)
     if fall is None or fall.chance is None or fall.chance >= chance or outcome.level > (jump.before + jump.after) / 2:
         return None
     if -fall.value < _FAR * float(np.ptp(outcome.column[is_known])):
         return None
     steps = f"steps {rows.steps[0]}\u2013{rows.steps[jump.place - 1]} against {since}\u2013{rows.steps[-1]}"
-    fallen = replace(outcome, change=fall, steps=steps + ", same tasks, weighted alike" * (strata is not None))
+    alike = "" if strata is None else f", same {'tasks' if families is None else 'families'}, weighted alike"
+    fallen = replace(outcome, change=fall, steps=steps + alike, alike="")
     switch = _describe_switch(run, outcome)
     return Verdict("worse", f"Getting worse since step {since:,}, cause unknown: {fallen.course}{switch}")
 
@@ -309,9 +331,14 @@ def _judge_small_fall(run: Run, outcome: _Measure) -> Verdict | None:
 
 
 def _is_high(run: Run, outcome: _Measure) -> bool:
-    """Return True if most rollouts are solved; without an outcome, if the reward is near the best that was set."""
+    """Return True if most rollouts are solved; without an outcome, if most rewards are 1 and none is beyond 0 to 1, or
+    the reward is near the best that was set.
+    """
     if outcome.is_share:
         return outcome.level is not None and outcome.level >= _MOST
+    reward, last = (rewards[np.isfinite(rewards)] for rewards in (run.all.reward, run.rows.reward))
+    if outcome.name == REWARD and len(last) and reward.min() >= 0 and reward.max() == 1 and (last == 1).mean() >= _MOST:
+        return True
     is_near = run.settings.max_reward is not None and run.fall.lost <= LITTLE * abs(run.fall.best)
     return is_near and outcome.name == REWARD
 

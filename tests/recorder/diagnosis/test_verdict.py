@@ -35,6 +35,8 @@ def verdict(settings: Settings | None = None, error: str | None = None, **column
         ({"reward": RISING[::-1]}, "worse", "Getting worse, cause unknown: solved 55% → 31% (steps "),
         ({"reward": GRADED, "parts": {"judge": GRADED}}, "level",
          "No cause found; no clear change: mean reward 0.148 → 0.148 (steps "),
+        ({"reward": np.maximum(1 - np.maximum(NOISE - 0.7, 0), 0.8), "parts": {"tests": GRADED}}, "reached",
+         "Healthy, no clear change: mean reward 0.96 → 0.964 (steps "),
         ({"reward": np.nan, "scored": False}, "no_reward", "No rollout of these steps has a reward"),
         ({"reward": GRADED, "parts": {"judge": GRADED}, "env_success": 0.0},
          "nothing_solved", "0% of rollouts are solved; no check found why"),
@@ -106,6 +108,16 @@ def test_the_tasks_of_both_are_counted_where_they_are_not_nearly_all() -> None:
         "(steps 1\u201310 against 11\u201320, at the 12 of 20 tasks that both have, weighted alike)"
         in verdict(reward=NOISE < 0.7, task=[f"task {it}" for it in tasks])[1]
     )
+
+
+@pytest.mark.parametrize(("learnt", "name"), [(0.4, "improving"), (0.0, "level"), (-0.4, "worse")])
+def test_a_curriculum_of_harder_levels_is_judged_within_those_of_the_last_steps(learnt: float, name: str) -> None:
+    level, step = PLACE * 2 // COUNT, PLACE * 20 // COUNT % 10
+    solved = 0.75 - 0.35 * level + learnt * (step / 10 - 0.45) > NOISE
+    tasks = [f"level-{level[place]}/{place // 4}" for place in PLACE]
+    found = verdict(reward=solved, task=tasks)
+    assert found[0] == name
+    assert "at the same families of tasks" in found[1]
 
 
 def test_easier_tasks_in_place_of_others_are_no_improvement() -> None:
