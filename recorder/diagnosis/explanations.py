@@ -51,7 +51,7 @@ _TABLE = {
     "never_acted": f"diversity {_REWARDS} {_RESULTS}",
     "diversity": f"turn_limit constant_function {_RESULTS}",
     "degenerate_text": f"parse_failures lost_format truncation turn_limit never_acted diversity {_REWARDS} {_RESULTS}",
-    "constant_function": "new_value",
+    "constant_function": "",
     "constant_reward": "never_solved dead_groups",
     "hacking": "task_mix never_solved forgotten signal_cliff",
     "proxy": "",
@@ -92,7 +92,13 @@ def order_cards(cards: Sequence[Card], lost: Floats) -> tuple[Card, ...]:
                 places[name] = (max(before, -cost[name]), depth + 1)
         return places[name]
 
-    linked = [replace(card, explains=tuple(name for name in behind if card.id in behind[name])) for card in cards]
+    linked = [
+        replace(
+            card,
+            explains=tuple(other.id for other in cards if card.id in behind[other.id] and not _is_later(card, other)),
+        )
+        for card in cards
+    ]
     least = _TENTH * float(lost.mean()) if len(lost) else 0.0
     return tuple(
         sorted(
@@ -100,6 +106,12 @@ def order_cards(cards: Sequence[Card], lost: Floats) -> tuple[Card, ...]:
             key=lambda card: (not (card.is_setup and cost[card.id] >= least), *place_of(card.id), -cost[card.id]),
         )
     )
+
+
+def _is_later(card: Card, other: Card) -> bool:
+    """Return True if a card's figure rose only after the other one's had: it caused nothing of that."""
+    first, last = card.since_range or (card.since_step, card.since_step), other.since_range or (0, other.since_step)
+    return first[0] is not None and last[1] is not None and first[0] > last[1]
 
 
 def _list_explaining(card: Card, cards: Sequence[Card], lost: Floats) -> list[str]:

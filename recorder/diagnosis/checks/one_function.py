@@ -205,7 +205,8 @@ def _make_card(
         trend=rows.by_step(differs if among is None else np.where(of, differs, np.nan)),
         since_step=first,
         own=None if own.all() else own,
-        explains=_TELLS if is_loss else (),
+        # What is so from the start begins nothing.
+        explains=(*_TELLS * is_loss, *["new_value"] * int(first > rows.steps[0])),
         is_loss=is_loss,
     )
 
