@@ -84,8 +84,9 @@ def _check_forgotten(run: Run) -> Outcome:
     )
     return Card(
         id="forgotten",
-        title=f"{len(gone)} of {judged} regressed: {percent(share)} of attempts solve "
-        f"{'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
+        # Others that fell, too, did so by less than counts, or than is sure.
+        title=f"{'At least ' * (others is not None)}{len(gone)} of {judged} regressed: {percent(share)} of attempts "
+        f"solve {'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
         cost=max(float((run.lost[affected] - loss[before].mean()).sum()), 0.0) / len(run.rows),
         than="before",
         evidence=(sentence,),

@@ -1402,8 +1402,8 @@ COUNTS: dict[str, Count] = {
     "In # of groups, rollouts of one task have different prompts": lambda c, _: (
         percent(fmean(map(has_several_prompts, c.groups))),
     ),
-    "@ of @ {task families|tasks}[ with 10+ attempts after their first step] regressed: # of attempts solve {it|them} "
-    "now, # did before": regressed,
+    "[At least ]@ of @ {task families|tasks}[ with 10+ attempts after their first step] regressed: # of attempts solve "
+    "{it|them} now, # did before": regressed,
     "# of rollouts are 4+ policy versions old when they are trained on[.]": lambda c, _: (
         c.share(lambda it: lag(it) + reused(c) >= 4),
     ),
