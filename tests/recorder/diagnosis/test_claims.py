@@ -348,18 +348,32 @@ def unsolved_place(case: Case, _count: str, column: str | None, names: str, *_: 
     return f"{number:,}", column, names, str(len(tasks(mine))), percent(fmean(map(case.solved, others)))
 
 
-def told_error(case: Case, *groups: str) -> tuple[str, ...]:
-    counts = []
+def rarely_solved_place(
+    case: Case, _share: str, _count: str, column: str | None, names: str, *_: str
+) -> tuple[str | None, ...]:
+    mine = in_place(case, column, names)
+    others = set(map(id, case.run.rollouts)) - set(map(id, mine))
+    shares = [
+        fmean(case.solved(it) for it in case.run.rollouts if (id(it) in others) is side) for side in (False, True)
+    ]
+    return f"{shares[0]:.1%}", f"{len(mine):,}", column, names, str(len(tasks(mine))), percent(shares[1])
+
+
+def told_error(case: Case, *groups: str, varies: bool = False) -> tuple[str, ...]:
+    """Return in how many rollouts of a sample of both sides an observation says this, with any numbers."""
+    counts, texts = list[int](), set[str]()
     for side in (True, False):
         read = sample([it for it in case.run.rollouts if it.is_hit is side], 32)
-        counts += [sum(any(groups[4] in str(turn.observation) for turn in it.turns) for it in read), len(read)]
-    return *map(str, counts), groups[4]
+        heard = [[str(turn.observation) for turn in it.turns] for it in read]
+        counts += [sum(any(alike(groups[4]) in alike(text) for text in each) for each in heard), len(read)]
+        texts |= {text.split("\n")[-1] for each in heard for text in each if alike(groups[4]) in alike(text)}
+    return *map(str, counts), groups[4] if (len(texts) > 1) is varies else ""
 
 
 @lru_cache(1)
 def hopeless(case: Case, title: str) -> set[str]:
     """Return the tasks of the place that a card names, else those that are never solved."""
-    match = re.match(r"None of the \S+ rollouts of (?:metadata\.(\S+) )?(.+) \(", title)
+    match = re.match(r"\S+ of the \S+ rollouts of (?:metadata\.(\S+) )?(.+) \(", title)
     return set(tasks(in_place(case, match[1], match[2]))) if match else set(never(case))
 
 
@@ -1360,7 +1374,11 @@ COUNTS: dict[str, Count] = {
     ),
     "None of the # rollouts of [metadata.# ]@ (# tasks) was solved; elsewhere # were": unsolved_place,
     "Solved: @.": lambda c, _: (c.report.scale.success.description,),
+    "# of the # rollouts of [metadata.# ]@ (# tasks) were solved; elsewhere # were": rarely_solved_place,
     "In # of # of them that were read, and # of # others, an observation says \u201c@\u201d.": told_error,
+    "In # of # of them that were read, and # of # others, an observation says \u201c@\u201d, or the like.": (
+        lambda c, *groups: told_error(c, *groups, varies=True)
+    ),
     "@: none of # attempts over the whole run solved it (@).": never_in,
     "# attempts are in the last steps: # of their rollouts.": lambda c, *_: (
         str(sum(map(is_hopeless(c), c.last))), c.share(is_hopeless(c)),
