@@ -24,6 +24,7 @@ _TABLE = {
     "invalid_reward": f"worse_place new_value never_matches task_mix proxy length {_REWARDS} {_RESULTS}",
     "new_value": "",
     "worse_place": f"final_answers constant_function {_BEHAVIOUR}",
+    "shared_state": f"loops turn_limit {_RESULTS}",
     "wiring": f"task_mix {_BEHAVIOUR}",
     "first_prompt": f"unseeded {_BEHAVIOUR}",
     "unseeded": "",

@@ -151,14 +151,19 @@ def columns_of(rows: Rows, labels: Mapping[str, Sequence[str | None]]) -> list[P
     return places
 
 
-def list_parts(run: Run) -> list[tuple[Sequence[str], Ints]]:
-    """Return names for a sentence and the (N,) codes of rollouts, -1 for none, of the whole run (""), of evals, of
-    families of tasks, and of the values of each column.
+def list_kinds(run: Run) -> list[tuple[str, Sequence[str], Ints]]:
+    """Return a filter's field, its values, and the (N,) codes of rollouts, -1 for none, of evals, of families of tasks,
+    and of the values of each column, of the whole run.
     """
-    rows = run.all
-    grouped = run.families
-    families = [] if grouped is None else [(grouped.tasks, grouped.task, "")]
-    columns = [(of.tasks, of.task, column) for of, _, column in columns_of(rows, run.labels_of_all)]
-    kinds = [(rows.evals, rows.eval, ""), *families, *columns]
-    places = [([list_places([name], column) for name in names], codes) for names, codes, column in kinds]
-    return [([""], np.zeros(len(rows), np.int64)), *places]
+    rows, families = run.all, run.families
+    kinds = [("eval", rows.evals, rows.eval)] + (
+        [] if families is None else [("family", families.tasks, families.task)]
+    )
+    return kinds + [(column, of.tasks, of.task) for of, _, column in columns_of(rows, run.labels_of_all)]
+
+
+def list_parts(run: Run) -> list[tuple[Sequence[str], Ints]]:
+    """Return names for a sentence, and codes, of the whole run ("") and of the same as `list_kinds`."""
+    kinds = [("" if field in {"eval", "family"} else field, names, codes) for field, names, codes in list_kinds(run)]
+    places = [([list_places([name], column) for name in names], codes) for column, names, codes in kinds]
+    return [([""], np.zeros(len(run.all), np.int64)), *places]

@@ -253,6 +253,61 @@ def too_hard_at_a_level(place: Place) -> Played:
     return _proves(place, is_hit=False, chance=rate, task=f"lemma {place.task}", level=str(level))
 
 
+# --- A family whose tool shows but the beginning, so that hardly anything is solved
+
+
+def _researched(place: Place, notice: str, chance: float, task: str, *, is_hit: bool = False, **more: str) -> Played:
+    """Two pages, of which the second may end with a notice."""
+    ends = "", f"\n{notice}" * bool(notice)
+    turns = [
+        Turn(said(place, 3), {"name": "open", "arguments": {"page": said(place, 1)}}, f"page of {said(place, 6)}{end}")
+        for end in ends
+    ]
+    turns.append(Turn(f"It is {said(place, 3)}"))
+    return Played(turns, float(_is(place, chance)), stop="stop", task=task, metadata=more, is_hit=is_hit)
+
+
+def _more(place: Place, least: int) -> str:
+    return f"[output truncated: {place.random.randrange(least, 9 * least)} more characters]"
+
+
+def cut_pages(place: Place) -> Played:
+    """Pages of geometry are cut to their beginning; one rollout in twenty guesses right."""
+    is_hit = _family(place) == "geometry"
+    task = f"{_family(place)}/{place.task:03d}"
+    notice = _more(place, 1000) if is_hit and _is(place, 0.9) else ""
+    return _researched(place, notice, 0.05 if is_hit else 0.4 + 0.3 * place.progress, task, is_hit=is_hit)
+
+
+def cut_pages_by_column(place: Place) -> Played:
+    """The same of a value of a column, whose server refuses long pages."""
+    is_hit = place.task % 3 == 1
+    notice = "Error: response exceeds the limit of 4096 tokens" if is_hit and _is(place, 0.8) else ""
+    source = ("wiki", "filings", "news")[place.task % 3]
+    return _researched(place, notice, 0.03 if is_hit else 0.6, f"question {place.task}", is_hit=is_hit, source=source)
+
+
+def hard_family(place: Place) -> Played:
+    """One rollout in twenty solves logic; no page is cut."""
+    chance = 0.05 if _family(place) == "logic" else 0.4 + 0.3 * place.progress
+    return _researched(place, "", chance, f"{_family(place)}/{place.task:03d}")
+
+
+def hard_family_of_long_pages(place: Place) -> Played:
+    """The same, and pages are cut in all families."""
+    return _researched(
+        place, _more(place, 1000), 0.05 if _family(place) == "logic" else 0.6, f"{_family(place)}/{place.task:03d}"
+    )
+
+
+def learned_in_spite(place: Place) -> Played:
+    """Pages of logic are cut, and yet it is learned, from a low beginning."""
+    is_logic = _family(place) == "logic"
+    chance = 0.12 * max(place.progress - 0.3, 0.0) if is_logic else 0.6
+    notice = _more(place, 1000) if is_logic else ""
+    return _researched(place, notice, chance, f"{_family(place)}/{place.task:03d}")
+
+
 # --- A table that is empty, where other answers hold other numbers
 
 
@@ -494,6 +549,8 @@ FAULTS: tuple[Fault, ...] = (
         lacks_a_package_by_column,
         _FEW_TRIES,
     ),
+    _fault("cut pages", "pages of one family are cut", "never_solved", cut_pages),
+    _fault("cut pages: column", "the same of a value of a column", "never_solved", cut_pages_by_column),
     _fault("empty table: family", "queries of one family find no rows", "new_observation", empty_tables),
     _fault("empty table: host", "queries of a third find no rows", "new_observation", empty_tables_on_a_host),
     _fault("empty table: search", "a search finds nothing", "new_observation", no_matches),
@@ -515,6 +572,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("healthy part: no reference", "code has none, and is graded", None, graded_without_references),
     _fault("healthy part: hard tasks", "some tasks are unsolved by chance", None, hard_tasks),
     _fault("healthy part: level", "the hardest tasks are not solved yet", None, too_hard_at_a_level, _FEW_TRIES),
+    _fault("healthy part: hard family", "one family is hard", None, hard_family),
+    _fault("healthy part: long pages", "one is hard, and pages of all are cut", None, hard_family_of_long_pages),
+    _fault("healthy part: learned", "pages of one are cut, and it is learned", None, learned_in_spite),
     _fault("healthy part: sites", "tasks of one server are hard", None, harder_sites),
     _fault("healthy part: machines", "workers that are alike", None, equal_workers),
     _fault("healthy part: families", "four families that differ, as ever", None, as_ever),

@@ -16,6 +16,7 @@ from tests.faults import (
     referring,
     rewarding,
     rewarding_trained,
+    sharing,
 )
 
 FAULTS: tuple[Fault, ...] = (
@@ -33,6 +34,7 @@ FAULTS: tuple[Fault, ...] = (
     *prompting.FAULTS,
     *growing.FAULTS,
     *evaluating.FAULTS,
+    *sharing.FAULTS,
 )
 
 UNEXPLAINED: tuple[Fault, ...] = (*functions.UNEXPLAINED, *prompting.UNEXPLAINED)

@@ -1,8 +1,8 @@
-"""Finds tasks that are never solved, and places in which nothing is solved."""
+"""Finds tasks that are never solved, and places in which nothing, or hardly anything, is solved."""
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -10,15 +10,15 @@ import numpy as np
 from logs_ui.recorder.action_text import observed_text
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
-from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, Texts, check, needs
 from logs_ui.recorder.diagnosis.checks.never_matches import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
-from logs_ui.recorder.diagnosis.contrast import SURER
+from logs_ui.recorder.diagnosis.contrast import SURER, shift
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import extent, mean, tried
 from logs_ui.recorder.diagnosis.outcome import DIFFICULTY
-from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, distinct
+from logs_ui.recorder.diagnosis.places import MACHINE, list_kinds
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, distinct
 from logs_ui.recorder.diagnosis.tables.tasks import (
     ATTEMPTS,
     UNSOLVED_CHANCE,
@@ -27,25 +27,32 @@ from logs_ui.recorder.diagnosis.tables.tasks import (
     expect_unsolved,
     labels,
 )
-from logs_ui.recorder.diagnosis.wording import list_places, listed, percent
+from logs_ui.recorder.diagnosis.wording import exact_percent, kind_of, list_places, listed, percent
 from logs_ui.recorder.settings import FROM_ONE
 from logs_ui.recorder.vocabulary import Lack, LossCause
 
 _READ, _TASKS_READ, _ANSWERS, _AGREE = 800, 40, 5, 0.6  # answers; tasks; answers of one; of these, that agree [ours]
 _LENGTH = 60  # characters of an answer that is quoted
 _MOST = 0.5  # of the last rollouts are of tasks that are never solved [ours]
-_HEARD, _HARDLY = 32, 0.1  # rollouts whose observations are read; of the others that have the same error [ours]
+_HEARD = 32  # rollouts of either side whose observations are read
+_HALF, _HARDLY = 0.5, 0.1  # of these, that have the same line; of the others, at most [ours]
+_WORDS = "of them that were read", "others"
 _PLACES = 8  # of one kind, with the most rollouts, that are compared [ours]
+_RARELY = 0.1  # of the share that is solved elsewhere: hardly anything is solved [ours]
+# What an observation says that may be why nothing is solved: a line on an error, and words on something that was cut.
 _ERROR = re.compile(r"^[^\w\n.]*([\w.]*?(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
+_CUTS = r"truncated|omitted|cut off|too long|exceed|limit reached|\d{1,9} more (?:character|line|token|row|byte|page)"
+_CUT = re.compile(rf"(?:{_CUTS})[^\n\])>]*", re.IGNORECASE)
 _VERIFY = "Verify these references by hand first: the model may be right."
 
 
 class _Place(NamedTuple):
-    """Values of a filter's `field` of which no rollout was solved."""
+    """Values of a filter's `field` of which no rollout was solved, or hardly any."""
 
     field: str
     names: list[str]
     inside: Bools  # (N,) of all steps
+    error: str  # a sentence on what its observations say; "" for none
 
 
 def never_solved(run: Run) -> Bools:
@@ -63,7 +70,7 @@ def _check_never(run: Run) -> Outcome:
     if (hopeless < unsolved).any() and np.isin(rows.task, np.flatnonzero(unsolved)).mean() >= _MOST:
         expected = expect_unsolved(run.all, run.scale, unsolved)
         hopeless = hopeless if expected is None else unsolved
-    place = _find_unsolved_place(run)
+    place = _find_place(run, 0.0) or _find_place(run, _RARELY)
     if place is not None and not follows_prompt(rows):
         apart = np.isin(np.arange(len(unsolved)), run.all.task[place.inside], invert=True)
         own = place.inside[run.all.step >= rows.steps[0]]
@@ -95,7 +102,7 @@ def _check_never(run: Run) -> Outcome:
     return Card(
         id="never_solved",
         title=title if expected is None else f"{title}, in {attempts / len(names):.0f} attempts each on average",
-        cost=run.cost_of(LossCause.WRONG_ANSWER) if hopeless.all() else _cost(run, affected),
+        cost=run.cost_of(LossCause.WRONG_ANSWER) if hopeless.all() else cost_beside(run, affected),
         evidence=(
             (
                 f"{listed(names)}: none of {attempts} attempts over the whole run solved it "
@@ -114,7 +121,8 @@ def _check_never(run: Run) -> Outcome:
     )
 
 
-def _cost(run: Run, own: Bools) -> float:
+def cost_beside(run: Run, own: Bools) -> float:
+    """Return what the (N,) rollouts of the last steps lose more than the others, per rollout of these steps."""
     others = float(run.lost[~own].mean()) if (~own).any() else 0.0
     return float(max(run.lost[own].mean() - others, 0.0) * own.mean())
 
@@ -129,22 +137,22 @@ def _count_unsure(unsolved: Bools, hopeless: Bools, where: str = "") -> list[str
     return [f"{count:,} more{where} {were} not solved, in so few attempts that it may be chance."] * (count > 0)
 
 
-def _find_unsolved_place(run: Run) -> _Place | None:
+def _find_place(run: Run, most: float) -> _Place | None:
     """Return the evals, families of tasks or values of a column of the dataset that have several tasks, occur in the
-    last steps, and of which nothing was solved, beyond chance: those of one kind, with the most rollouts, and of
+    last steps, and of which nothing was solved (or at most the share `most` of what is solved elsewhere, if that does
+    not rise, and observations say what may be why), beyond chance: those of one kind, with the most rollouts, and of
     these the largest.
     """
-    rows, is_tried, families = run.all, tried(run.all, run.scale), run.families
+    rows, is_tried = run.all, tried(run.all, run.scale)
     won = np.where(is_tried, run.scale.success.outcomes(rows), np.nan)
     fails, is_last = 1 - (mean(won) or 0.0), rows.step >= run.rows.steps[0]
-    kinds = [("eval", rows.evals, rows.eval)]
-    kinds += [] if families is None else [("family", families.tasks, families.task)]
-    columns = columns_of(rows, run.labels_of_all) if fails < 1 else []
-    # A machine is judged by worse_place, and hard tasks are no fault.
-    others = (entry for entry in columns if not (MACHINE.search(entry[2]) or DIFFICULTY.search(entry[2])))
-    kinds += [(name, of.tasks, of.task) for of, _, name in others]
+    if fails == 1:
+        return None
     candidates, compared = list[tuple[str, Sequence[str], Ints, Ints, int]](), 0
-    for field, names, codes in kinds:
+    for field, names, codes in list_kinds(run):
+        # A machine is judged by worse_place, and hard tasks are no fault.
+        if MACHINE.search(field) or DIFFICULTY.search(field):
+            continue
         of = is_tried & (codes >= 0)
         has_several = distinct(codes[of], rows.task[of], count=len(names)) >= LEAST_UNITS
         compared += int(has_several.sum())
@@ -152,19 +160,33 @@ def _find_unsolved_place(run: Run) -> _Place | None:
             np.bincount(codes[among], weights, len(names))
             for among, weights in ((of, None), (of, won[of]), (is_last & (codes >= 0), None))
         )
-        unsolved = np.flatnonzero(has_several & (wins == 0) & (fails**tries <= SURER) & (last > 0))
-        most = unsolved[np.argsort(-tries[unsolved], kind="stable")][:_PLACES]
-        candidates.append((field, names, codes, np.sort(most), int(tries[unsolved].sum())))
-    for field, names, codes, most, _ in sorted(candidates, key=lambda candidate: -candidate[-1]):
-        differences = [(code, compare(won, codes == code, rows.task)) for code in most.tolist()]
+        elsewhere = (np.nansum(won) - wins) / np.maximum(is_tried.sum() - tries, 1)
+        is_low = (wins <= most * elsewhere * tries) & (fails**tries <= SURER)
+        unsolved = np.flatnonzero(has_several & is_low & (last > 0))
+        largest = unsolved[np.argsort(-tries[unsolved], kind="stable")][:_PLACES]
+        candidates.append((field, names, codes, np.sort(largest), int(tries[unsolved].sum())))
+    for field, names, codes, largest, _ in sorted(candidates, key=lambda candidate: -candidate[-1]):
+        differences = [(code, compare(won, codes == code, rows.task)) for code in largest.tolist()]
         sure = [
             code
             for code, difference in differences
             if difference is not None and difference.chance is not None and difference.chance <= SURER / compared
         ]
-        if sure:
-            return _Place(field, [names[code] for code in sure], np.isin(codes, sure))
+        if most:
+            sure = [code for code in sure if _is_hindered(run, codes == code, won)]
+        inside = np.isin(codes, sure)
+        _, error = quote_line(run, inside, ~inside) if sure else ("", "")
+        if sure and (error or not most):
+            return _Place(field, [names[code] for code in sure], inside, error)
     return None
+
+
+def _is_hindered(run: Run, inside: Bools, won: Floats) -> bool:
+    """Return True if the (N,) outcomes `inside` do not rise, and an observation says why, which most others can."""
+    late = run.all.step > np.median(run.all.steps)
+    rise = shift(np.where(inside, won, np.nan), late, run.all.group)
+    can_hear = (run.all.facts["env_steps"][~inside] > 0).mean() >= _HALF
+    return not (rise.is_sure and rise.value > 0) and can_hear and quote_line(run, inside, ~inside) != ("", "")
 
 
 def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopeless: Bools) -> Card:
@@ -174,15 +196,15 @@ def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopel
     rest = mean(np.where(place.inside | ~tried(rows, run.scale), np.nan, run.scale.success.outcomes(rows))) or 0.0
     others = [rows.tasks[task] for task in np.flatnonzero(hopeless).tolist()]
     is_there = np.isin(np.arange(len(rows.tasks)), rows.task[of])
-    agreed, error = _name_agreed(run, is_there), _quote_error(run, place.inside)
+    agreed, share = _name_agreed(run, is_there), float(run.scale.success.solved(rows)[of].mean())
     return Card(
         id="never_solved",
-        title=f"None of the {of.sum():,} rollouts of {text} ({is_there.sum():,} tasks) was solved; elsewhere "
-        f"{percent(rest)} were",
-        cost=_cost(run, own),
+        title=f"{exact_percent(share) if share else 'None'} of the {of.sum():,} rollouts of {text} ({is_there.sum():,} "
+        f"tasks) {'were' if share else 'was'} solved; elsewhere {percent(rest)} were",
+        cost=cost_beside(run, own),
         evidence=(
             f"Solved: {run.scale.success.description}.",
-            *error,
+            *[place.error] * bool(place.error),
             _describe_extent(own),
             *[f"Never solved elsewhere, beyond chance: {listed(others)}."] * bool(others),
             *_count_unsure(unsolved, hopeless, " elsewhere"),
@@ -194,30 +216,36 @@ def _make_place_card(run: Run, place: _Place, own: Bools, unsolved: Bools, hopel
         f"{'has' if len(place.names) == 1 else 'have'}. Drop these tasks only if nothing is wrong there.",
         where=links.tasks(place.names, place.field),
         own=own,
-        may_remain=not error,  # they may be hard
+        may_remain=not place.error,  # they may be hard
     )  # fmt: skip
 
 
-def _quote_error(run: Run, inside: Bools) -> list[str]:
-    """Return a sentence on the error in observations of at least half of the (N,) rollouts `inside`, and of hardly any
-    others.
+def quote_line(
+    run: Run, mine: Bools, others: Bools, key: Callable[[str], str] = kind_of, words: tuple[str, str] = _WORDS,
+    least: float = _HALF,
+) -> tuple[str, str]:  # fmt: skip
+    """Return what observations of the share `least` of the (N,) rollouts `mine` say of an error, or of what was cut,
+    and of hardly any `others`: its key, which lines alike share, and a sentence, in which `words` name both sides;
+    ("", "") for none.
     """
-    sides = [run.sample(of, _HEARD).values() for of in (inside, ~inside)]
-    heard = [
-        ["\n".join(observed_text(action.get("observation")) or "" for action in texts.actions) for texts in side]
-        for side in sides
+    sides = [
+        [{key(line): line for line in _list_lines(texts)} for texts in run.sample(of, _HEARD).values()]
+        for of in (mine, others)
     ]
-    mine, others = (Counter(line for text in side for line in _list_errors(text)) for side in heard)
-    line, count = next(iter(mine.most_common(1)), ("", 0))
-    if not line or count < len(sides[0]) / 2 or others[line] > _HARDLY * len(sides[1]):
-        return []
-    said = f"In {count} of {len(sides[0])} of them that were read, and {others[line]} of {len(sides[1])} others"
-    return [f"{said}, an observation says \u201c{line[:_LENGTH]}\u201d."]
+    counts, rest = (Counter(kind for lines in side for kind in lines) for side in sides)
+    kinds = [kind for kind in sorted(counts) if rest[kind] <= _HARDLY * len(sides[1])]
+    kind = max(kinds, key=counts.__getitem__, default="")
+    if not kind or counts[kind] < least * len(sides[0]):
+        return "", ""
+    lines = [lines[kind] for lines in sides[0] if kind in lines]
+    said = f"In {counts[kind]} of {len(sides[0])} {words[0]}, and {rest[kind]} of {len(sides[1])} {words[1]}"
+    return kind, f"{said}, an observation says \u201c{lines[0]}\u201d{', or the like' * (len(set(lines)) > 1)}."
 
 
-def _list_errors(text: str) -> set[str]:
-    """Return the lines that name an error, without signs before it."""
-    return {line.rstrip() for line in _ERROR.findall(text)}
+def _list_lines(texts: Texts) -> list[str]:
+    """Return what observations say of an error, without signs before it, or of what was cut, in order."""
+    heard = "\n".join(observed_text(action.get("observation")) or "" for action in texts.actions)
+    return sorted({line.strip()[:_LENGTH] for pattern in (_ERROR, _CUT) for line in pattern.findall(heard)})
 
 
 def _name_agreed(run: Run, hopeless: Bools) -> list[str]:
@@ -267,10 +295,12 @@ NEVER_SOLVED = check(
     f"equally hard tasks unsolved, and so many with a probability below {UNSOLVED_CHANCE:.0%}. In place of tasks an "
     "eval, a family or a value of a column (but of a level of difficulty) of which nothing is solved, if it has "
     f"{LEAST_UNITS} tasks or more and the probability by chance is below {SURER:.1%}, corrected for the number of "
-    f"these (the {_PLACES} largest of one kind are looked at); with the error that half of its rollouts read "
-    "and hardly any others. If no task at all is solved, they are shown only if the environment gives no rewards "
-    "either. Silent if the reward depends on the prompt alone. Where most answers to half of the tasks "
-    "agree, and not with the reference, the references are to be verified first.",
+    f"these (the {_PLACES} largest of one kind are looked at); with the error, or the notice that something was cut, "
+    "that half of its rollouts read and hardly any others. With such a line also one of which at most "
+    f"{_RARELY:.0%} of what is solved elsewhere is, as surely, and no more in the second half of the steps. If no task "
+    "at all is solved, they are shown only if the environment gives no rewards either. Silent if the reward depends on "
+    "the prompt alone. Where most answers to half of the tasks agree, and not with the reference, the references are "
+    "to be verified first.",
     needs("tasks", lambda run: run.rows.task >= 0),
     _check_never,
     source="verifiers",

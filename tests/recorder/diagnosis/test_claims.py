@@ -348,18 +348,71 @@ def unsolved_place(case: Case, _count: str, column: str | None, names: str, *_: 
     return f"{number:,}", column, names, str(len(tasks(mine))), percent(fmean(map(case.solved, others)))
 
 
-def told_error(case: Case, *groups: str) -> tuple[str, ...]:
-    counts = []
+def rarely_solved_place(
+    case: Case, _share: str, _count: str, column: str | None, names: str, *_: str
+) -> tuple[str | None, ...]:
+    mine = in_place(case, column, names)
+    others = set(map(id, case.run.rollouts)) - set(map(id, mine))
+    shares = [
+        fmean(case.solved(it) for it in case.run.rollouts if (id(it) in others) is side) for side in (False, True)
+    ]
+    return f"{shares[0]:.1%}", f"{len(mine):,}", column, names, str(len(tasks(mine))), percent(shares[1])
+
+
+def shared_place(case: Case) -> tuple[list[list[Rollout]], list[list[Rollout]]]:
+    """Return the groups of the place that a card names, and the others."""
+    match = re.search(r"groups(?: of (?:metadata\.(\S+) )?(.+))?$", case.card.title)
+    assert match
+    inside = set(map(id, in_place(case, match[1], match[2]) if match[2] else case.run.rollouts))
+    groups = in_groups(case.run.rollouts)
+    return [it for it in groups if id(it[0]) in inside], [it for it in groups if id(it[0]) not in inside]
+
+
+def count_solved(case: Case, groups: list[list[Rollout]]) -> Counter[int]:
+    """Count groups by how many of their rollouts are solved."""
+    return Counter(sum(map(case.solved, it)) for it in groups)
+
+
+def one_solved(case: Case, _: str, __: str, ___: str, *place: str | None) -> tuple[str | None, ...]:
+    mine, _others = shared_place(case)
+    return *(f"{it}" for it in (len(mine[0]), count_solved(case, mine)[1], len(mine))), *place
+
+
+def one_of_independent(case: Case, _: str) -> tuple[str]:
+    """Return the highest probability that exactly one of n is solved, over all chances."""
+    n = len(case.groups[0])
+    return (percent(max(n * p * (1 - p) ** (n - 1) for p in np.linspace(0, 1, 10_001).tolist())),)
+
+
+def read_error(case: Case, *groups: str, varies: bool = False) -> tuple[str, ...]:
+    """Return in how many rollouts of groups with one solved rollout an observation says that another one was first."""
+    mine = [it for group in shared_place(case)[0] if sum(map(case.solved, group)) == 1 for it in group]
+    counts, texts = list[int](), set[str]()
+    for side in (False, True):
+        read = sample([it for it in mine if case.solved(it) is side], 32)
+        heard = [
+            [str(turn.observation) for turn in it.turns if re.search("already|in use", str(turn.observation))]
+            for it in read
+        ]
+        counts, texts = [*counts, sum(map(bool, heard)), len(read)], texts | {text for each in heard for text in each}
+    return *map(str, counts), groups[4] if groups[4] in texts and (len(texts) > 1) is varies else ""
+
+
+def told_error(case: Case, *groups: str, varies: bool = False) -> tuple[str, ...]:
+    """Return in how many rollouts of a sample of both sides an observation says this, with any numbers."""
+    counts, texts = list[int](), set[str]()
     for side in (True, False):
         read = sample([it for it in case.run.rollouts if it.is_hit is side], 32)
-        counts += [sum(any(groups[4] in str(turn.observation) for turn in it.turns) for it in read), len(read)]
-    return *map(str, counts), groups[4]
+        heard = [[str(turn.observation) for turn in it.turns] for it in read]
+        counts += [sum(any(alike(groups[4]) in alike(text) for text in each) for each in heard), len(read)]
+        texts |= {text.split("\n")[-1] for each in heard for text in each if alike(groups[4]) in alike(text)}
+    return *map(str, counts), groups[4] if (len(texts) > 1) is varies else ""
 
 
 @lru_cache(1)
 def hopeless(case: Case, title: str) -> set[str]:
     """Return the tasks of the place that a card names, else those that are never solved."""
-    match = re.match(r"None of the \S+ rollouts of (?:metadata\.(\S+) )?(.+) \(", title)
+    match = re.match(r"\S+ of the \S+ rollouts of (?:metadata\.(\S+) )?(.+) \(", title)
     return set(tasks(in_place(case, match[1], match[2]))) if match else set(never(case))
 
 
@@ -1360,7 +1413,24 @@ COUNTS: dict[str, Count] = {
     ),
     "None of the # rollouts of [metadata.# ]@ (# tasks) was solved; elsewhere # were": unsolved_place,
     "Solved: @.": lambda c, _: (c.report.scale.success.description,),
+    "# of the # rollouts of [metadata.# ]@ (# tasks) were solved; elsewhere # were": rarely_solved_place,
     "In # of # of them that were read, and # of # others, an observation says \u201c@\u201d.": told_error,
+    "In # of # of them that were read, and # of # others, an observation says \u201c@\u201d, or the like.": (
+        lambda c, *groups: told_error(c, *groups, varies=True)
+    ),
+    "Exactly one of # generations is solved in # of # groups[ of [metadata.# ]@]": one_solved,
+    "If generations are independent, with equal chances, it is so in at most # of groups.": one_of_independent,
+    "None is solved in # of these groups, several in #.": lambda c, *_: (
+        str(count_solved(c, shared_place(c)[0])[0]),
+        str(sum(number for of, number in count_solved(c, shared_place(c)[0]).items() if of > 1)),
+    ),
+    "Elsewhere it is so in # of # groups.": lambda c, *_: (
+        str(count_solved(c, shared_place(c)[1])[1]), str(len(shared_place(c)[1])),
+    ),
+    "In # of # failed rollouts beside a solved one that were read, and # of # solved ones, an observation says "
+    "\u201c@\u201d.": read_error,
+    "In # of # failed rollouts beside a solved one that were read, and # of # solved ones, an observation says "
+    "\u201c@\u201d, or the like.": lambda c, *groups: read_error(c, *groups, varies=True),
     "@: none of # attempts over the whole run solved it (@).": never_in,
     "# attempts are in the last steps: # of their rollouts.": lambda c, *_: (
         str(sum(map(is_hopeless(c), c.last))), c.share(is_hopeless(c)),
