@@ -187,7 +187,7 @@ def takes_separators(place: Place) -> Played:
 
 
 def _written(
-    place: Place, plain: str, other: str, wrong: str, *, refused: bool, often: float = 0.7, kind: str = "sum"
+    place: Place, plain: str, other: str, wrong: str, *, refused: bool, often: float = 0.7, kind: str = ""
 ) -> Played:
     """Half of the answers are right; most are written in the other form, which may not count."""
     right, is_other = _is(place, 0.5 + 0.15 * place.progress), _is(place, often)
@@ -195,7 +195,8 @@ def _written(
     is_hit = right and is_other and refused
     return Played(
         [Turn(f"{said(place, 7)}, so it is \\boxed{{{answer}}}")], parts={"correct": float(right and not is_hit)},
-        stop="stop", task=f"{_family(place)}/{place.task:03d}", metadata={"answer": plain, "kind": kind}, is_hit=is_hit,
+        stop="stop", task=f"{_family(place)}/{place.task:03d}",
+        metadata={"answer": plain, **({"kind": kind} if kind else {})}, is_hit=is_hit,
     )  # fmt: skip
 
 
