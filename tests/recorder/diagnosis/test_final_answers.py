@@ -64,6 +64,7 @@ def test_a_long_line_is_cut_at_its_beginning() -> None:
         ({"dataset": {"targets": [1], "Expected_Answer": ["2", "two"]}}, "Expected_Answer", '["2","two"]'),
         ({"answer": "2", "notes": {"ground_truth": "3"}}, "answer", "2"),
         ({"dataset": "math", "ground_truth": [9]}, "ground_truth", "[9]"),
+        ({"pred": "4", "gts": "5", "answer": "4"}, "gts", "5"),
     ],
 )
 def test_a_reference_is_told_by_the_name_of_its_column(metadata: dict[str, Any], column: str, text: str) -> None:
