@@ -27,6 +27,7 @@ from logs_ui.recorder.diagnosis.wording import listed, percent
 
 _GROUPS, _SPREAD = 120, 300  # groups of the last steps, and rollouts of all steps, that are read [ours]
 _ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
+_READ = 0.5  # of the rollouts that count have an answer that is read: else those that are read are special [ours]
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
 _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right ones do not [ours]
 _FORM, _COUNT, _OTHERS = 0.1, 0.02, 0.8  # of the right answers have a form; of these count; of the others [ours]
@@ -104,11 +105,14 @@ def _check(run: Run) -> Outcome:
         return card
     chosen = np.unique(run.rows.group)
     chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, _GROUPS).astype(int))]
-    answers = _read_answers(run, run.rows.where(np.isin(run.rows.group, chosen)), column)
+    rows = run.rows.where(np.isin(run.rows.group, chosen))
+    answers, won = _read_answers(run, rows, column), run.scale.success.solved(rows)
     references = {plain(reference) for reference in run.labels[column] if reference is not None}
     name = answers.name
     if len(answers.answer) < _ENOUGH or len(references) < _DISTINCT:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
+    if (read := int(answers.solved.sum())) < _READ * won.sum():
+        return NotJudged(f"Of {won.sum():,} rollouts that count as right, {read:,} have an answer that can be read.")
     places = _list_places(run, answers)
     forms = _list_forms(answers)
     equal = answers.equal
@@ -433,6 +437,7 @@ DIAGNOSTIC = check(
     "that is set, else the one that is named like a reference. "
     f"(1) At least {_EMPTY:.0%} of the rollouts have an empty reference or none, and count by the function that "
     f"those with one do; at most {_COUNT:.0%} of these are solved, and at least {_EQUAL:.0%} of the others. "
+    f"What follows needs an answer that can be read in {_READ:.0%} of the rollouts that count as right. "
     f"(2) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator or in LaTeX, "
     f"say); at most {_COUNT:.0%} of these count as right, in {_ENOUGH} groups or more, and at least {_OTHERS:.0%} of "
     "the others, of those in the same groups, and of those behind the same mark (a box, say) that have at least "
