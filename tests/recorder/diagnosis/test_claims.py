@@ -1265,6 +1265,7 @@ PLAIN = (
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
     "No action of theirs was parsed and executed, and no tool call.", "One ends with: ",
+    "Where groups do not agree on an answer, it cannot be told",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
 
@@ -1589,7 +1590,7 @@ COUNTS: dict[str, Count] = {
     ),
     "# of rollouts end normally and lack a form: # is #, as for # before": lost_form,
     "Within groups, other functions pay # with # at #, # to the others that end normally.": paid_without,
-    "By families of tasks: # of the rollouts in @, # elsewhere.": in_families,
+    "By families of tasks:[ at least] # of the rollouts in @, # elsewhere.": in_families,
     "Answers follow what # pays for length, and nothing else gets better": follows_bonus,
     "# adds # more to the reward than at first.": lambda c, name, _: (
         name, figure(fmean(parts(it)[name] for it in windows(c)[1]) - fmean(parts(it)[name] for it in windows(c)[0])),
@@ -1862,7 +1863,7 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if given(it) == same_answer(c))),
     ),
     "In the first fifth of the run # of # answers that were read were this one.": early_answers,
-    "By metadata.#: # of the rollouts in @, # elsewhere.": labelled,
+    "By metadata.#:[ at least] # of the rollouts in @, # elsewhere.": labelled,
 }  # fmt: skip
 
 
