@@ -10,7 +10,7 @@ import orjson
 from logs_ui.recorder.action_text import split_reasoning
 
 _BEFORE = r"(?:(?:gold|final|reference|correct|expected|target)_?)?"
-_WORDS = (r"ground_?truth", r"answers?", "target", "reference", "expected", "label", r"gold\w*", "solution")
+_WORDS = (r"(?:ground_?truth|gt)s?", r"answers?", "target", "reference", "expected", "label", r"gold\w*", "solution")
 """Names of references; the first is the surest, and a solution most often says how the answer is found."""
 _NAMES = [re.compile(_BEFORE + word, re.IGNORECASE) for word in _WORDS]
 _LONGEST = 2_000  # characters of an answer
@@ -43,8 +43,8 @@ class Answer(NamedTuple):
 def rank_of(name: str) -> int | None:
     """Return the rank of a column's name among those of references, 0 for the surest; None for other names.
 
-    >>> rank_of("reward_model.ground_truth"), rank_of("gold_answer"), rank_of("difficulty")
-    (0, 1, None)
+    >>> rank_of("reward_model.ground_truth"), rank_of("gts"), rank_of("gold_answer"), rank_of("difficulty")
+    (0, 0, 1, None)
     """
     bare = name.rpartition(".")[2]
     return next((rank for rank, pattern in enumerate(_NAMES) if pattern.fullmatch(bare)), None)

@@ -211,6 +211,7 @@ class Card:
             rollouts" where they lose so much less.
         is_of_evaluations: True for a finding about the evaluations, which has none of these rollouts.
         may_remain: True for a finding that is no fault of a run whose outcome rises: it learns in spite of it.
+        is_least: True if it may be about more rollouts than can be told.
 
     Examples:
         >>> from logs_ui.recorder import Card
@@ -243,11 +244,12 @@ class Card:
     than: str = ""
     is_of_evaluations: bool = False
     may_remain: bool = False
+    is_least: bool = False
 
     @property
     def extent(self) -> str:
         """Return the share of rollouts that it is about, and what they have in common."""
-        share = f"{percent(self.share or 0.0)} of rollouts {self.clause}".rstrip()
+        share = f"{'at least ' * self.is_least}{percent(self.share or 0.0)} of rollouts {self.clause}".rstrip()
         return "in the evaluations" if self.is_of_evaluations else share
 
     @property

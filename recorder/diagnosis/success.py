@@ -20,7 +20,7 @@ from logs_ui.recorder.vocabulary import Mark, StopReason
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _OUTCOME = re.compile(
-    r"correct|accura|solve|success|right$|answer|pass|wins?$|won$|goal|exact|match|verif|outcome|env$|environment"
+    r"correct|acc$|accura|solve|success|right$|answer|pass|wins?$|won$|goal|exact|match|verif|outcome|env$|environment"
 )
 _FORM = re.compile(r"format|style|tags?$|length|brev|short|long(er)?$|repe[at]|penal|xml|json|syntax|valid$|think")
 _PENALTY = re.compile(r"penal|repe[at]|over(long|length)?$|too$|trunc|violat|toxic|errors?$|cost|invalid|illegal")

@@ -243,6 +243,15 @@ def with_a_form(place: Place) -> Played:
     return _played(place, turn, _number(place.task), float(given == _number(place.task) and has_form))
 
 
+def with_a_fence(place: Place) -> Played:
+    """Commands count between fences alone, and nearly all stand there."""
+    reference = f"grep -c {_name(place.task).replace(' ', ' /var/log/')}"
+    command = reference if _chance(place, 0.6, 0.8) else f"{reference}/{place.random.randrange(900)}"
+    has_fence = _chance(place, 0.9, 0.97)
+    turn = Turn(f"{said(place, 6)}\n```sh\n{command}\n```" if has_fence else f"{said(place, 6)}\n{command}")
+    return _played(place, turn, reference, float(command == reference and has_fence))
+
+
 def _fault(name: str, planted: str, expected: str | None, script: Callable[[Place], Played]) -> Fault:
     return Fault(name, planted, expected, partial(generated, script, _SHAPE))
 
@@ -276,4 +285,5 @@ FAULTS: tuple[Fault, ...] = (
     _fault("healthy final answers: mistakes", "Healthy: mistakes that most rollouts make", None, misconceptions),
     _fault("healthy final answers: judged", "Healthy: a judge that reads words", None, judged),
     _fault("healthy final answers: form", "Healthy: right answers count in their form only", None, with_a_form),
+    _fault("healthy final answers: fence", "Healthy: commands count between fences only", None, with_a_fence),
 )

@@ -183,6 +183,80 @@ def takes_separators(place: Place) -> Played:
     return Played(played.turns, parts={"correct": float(right), "form": 1.0}, stop="stop", metadata=played.metadata)
 
 
+# --- The same in one place alone, or for more than the form
+
+
+def _written(
+    place: Place, plain: str, other: str, wrong: str, *, refused: bool, often: float = 0.7, kind: str = ""
+) -> Played:
+    """Half of the answers are right; most are written in the other form, which may not count."""
+    right, is_other = _is(place, 0.5 + 0.15 * place.progress), _is(place, often)
+    answer = (other if is_other else plain) if right else wrong
+    is_hit = right and is_other and refused
+    return Played(
+        [Turn(f"{said(place, 7)}, so it is \\boxed{{{answer}}}")], parts={"correct": float(right and not is_hit)},
+        stop="stop", task=f"{_family(place)}/{place.task:03d}",
+        metadata={"answer": plain, **({"kind": kind} if kind else {})}, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def _fraction(place: Place, command: str = "") -> tuple[str, str, str]:
+    """Return a fraction as a/b, in LaTeX, and a wrong one."""
+    name = command or ("dfrac" if _is(place, 0.15) else "frac")
+    low, high = place.task + 2, place.task + 11
+    wrong = place.random.randrange(100, 900)
+    return f"{low}/{high}", f"\\{name}{{{low}}}{{{high}}}", f"\\{name}{{{low}}}{{{wrong}}}"
+
+
+def refuses_latex_fractions(place: Place) -> Played:
+    """One family has fractions, and of these only a/b counts; the others have numbers."""
+    if _family(place) == "counting":
+        return _written(place, *_fraction(place), refused=True)
+    number = str(17 + 13 * place.task)
+    return _written(place, number, number, str(place.random.randrange(900)), refused=False)
+
+
+def refuses_separators_at_a_site(place: Place) -> Played:
+    """Every third task is graded by a script that reads no commas."""
+    number, is_hit = 1017 + 37 * place.task, place.task % 3 == 1
+    wrong = str(number + place.random.randrange(1, 900))
+    return _written(place, str(number), f"{number:,}", wrong, refused=is_hit, kind="bank" if is_hit else "shop")
+
+
+def refuses_percents_of_a_family(place: Place) -> Played:
+    """Logic, which is a fourth of the tasks, counts 35 and not 35%; the others count both."""
+    number = 12 + 2 * place.task
+    wrong = f"{number + place.random.randrange(1, 90)}%"
+    return _written(place, str(number), f"{number}%", wrong, refused=_family(place) == "logic", often=0.5)
+
+
+def takes_latex_fractions(place: Place) -> Played:
+    """Healthy: fractions are harder, and count in any form."""
+    if _family(place) == "counting":
+        return _written(place, *_fraction(place), refused=False)
+    number = str(17 + 13 * place.task)
+    return _written(place, number, number, str(place.random.randrange(900)), refused=False)
+
+
+def needs_a_box(place: Place) -> Played:
+    """Healthy: answers count in a box alone, and those that are written in LaTeX stand outside of one."""
+    plain, *_ = _fraction(place, "frac")
+    right, is_boxed = _is(place, 0.5 + 0.2 * place.progress), _is(place, 0.75 + 0.2 * place.progress)
+    low, high = (plain if right else f"{place.task}/{place.random.randrange(900, 999)}").split("/")
+    text = f"so it is \\boxed{{{low}/{high}}}" if is_boxed else f"The answer is $\\frac{{{low}}}{{{high}}}$"
+    parts = {"correct": float(right and is_boxed)}
+    return Played([Turn(f"{said(place, 7)}\n{text}")], parts=parts, stop="stop", metadata={"answer": plain})
+
+
+def needs_few_words(place: Place) -> Played:
+    """Healthy: what takes long does not count, and long answers end in LaTeX."""
+    plain, latex, _ = _fraction(place, "frac")
+    right, is_long = _is(place, 0.6 + 0.2 * place.progress), _is(place, 0.3 - 0.15 * place.progress)
+    answer = (latex if is_long else plain) if right else "1/997"
+    turn = Turn(f"{said(place, 60 if is_long else 20)}, so it is \\boxed{{{answer}}}")
+    return Played([turn], parts={"correct": float(right and not is_long)}, stop="stop", metadata={"answer": plain})
+
+
 # --- References that are empty
 
 
@@ -538,6 +612,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("refused form: separators", "right answers with a comma do not count", "final_answers", refuses_separators),
     _fault("refused form: units", "right answers with a unit do not count", "final_answers", refuses_units),
     _fault("refused form: decimals", "right answers with decimals do not count", "final_answers", refuses_decimals),
+    _fault("refused form: latex", "fractions in LaTeX do not count", "final_answers", refuses_latex_fractions),
+    _fault("refused form: site", "a comma does not count at a site", "final_answers", refuses_separators_at_a_site),
+    _fault("refused form: percent", "percents of a family do not count", "final_answers", refuses_percents_of_a_family),
     _fault("no reference: empty", "answers of one family are empty since halfway", "final_answers", empty_references),
     _fault("no reference: blank", "answers of two families are blank", "final_answers", blank_references),
     _fault("no reference: missing", "every eighth task has no answer", "final_answers", missing_references),
@@ -580,4 +657,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("healthy part: families", "four families that differ, as ever", None, as_ever),
     _fault("healthy part: in turn", "code and its function come first, then no more", None, scored_in_turn),
     _fault("healthy part: separators", "answers with a comma count", None, takes_separators),
+    _fault("healthy part: latex", "fractions count in any form", None, takes_latex_fractions),
+    _fault("healthy part: box", "answers outside of a box do not count", None, needs_a_box),
+    _fault("healthy part: length", "long answers do not count", None, needs_few_words),
 )

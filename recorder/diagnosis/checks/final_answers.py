@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import chain
 from math import comb
 from typing import Any
 
@@ -26,9 +27,11 @@ from logs_ui.recorder.diagnosis.wording import listed, percent
 
 _GROUPS, _SPREAD = 120, 300  # groups of the last steps, and rollouts of all steps, that are read [ours]
 _ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
+_READ = 0.5  # of the rollouts that count have an answer that is read: else those that are read are special [ours]
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
 _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right ones do not [ours]
 _FORM, _COUNT, _OTHERS = 0.1, 0.02, 0.8  # of the right answers have a form; of these count; of the others [ours]
+_AS_LONG = 0.8  # of the median length of refused answers: those that are shorter may count for that [ours]
 _EMPTY = 0.05  # of the rollouts have no reference [ours]
 _AGREE = 0.5  # of the rollouts of a group give one answer; of such groups, it is another task's reference [ours]
 _HARDLY = 0.05  # of the groups of a place give most often their reference [ours]
@@ -36,6 +39,7 @@ _CHANCE = 0.01  # that so many groups agree on the reference of another task, or
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
 _READ_FORM = "Let the reward function read this form, or ask for another one in the prompt."
 _COMPARE = "Look at what the reward function needs there, and at how it compares answers."
+_SIGN = re.compile(r"\\[A-Za-z]+|%")
 _NUMBER = re.compile(r"-?\d+(/\d+)?")
 
 
@@ -46,6 +50,7 @@ class _Answers:
     column: str  # that has the references
     rows: Rows  # (M)
     written: list[str]  # (M)
+    mark: list[str]  # (M) what stands before it
     answer: list[str]  # (M) in plain form
     reference: list[str]  # (M) likewise
     target: list[str]  # (M) the reference as it is written
@@ -83,7 +88,8 @@ def _read_answers(run: Run, rows: Rows, column: str) -> _Answers:
     )
     of = some.id.tolist()
     return _Answers(
-        column, some, [written[row] for row in of], [plain_answers[row] for row in of],
+        column, some, [written[row] for row in of], [end.place for row in of if (end := ends[row]) is not None],
+        [plain_answers[row] for row in of],
         [plain(references[row] or "") for row in of], [bare(references[row] or "") for row in of],
         run.scale.success.solved(some),
     )  # fmt: skip
@@ -99,21 +105,31 @@ def _check(run: Run) -> Outcome:
         return card
     chosen = np.unique(run.rows.group)
     chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, _GROUPS).astype(int))]
-    answers = _read_answers(run, run.rows.where(np.isin(run.rows.group, chosen)), column)
+    rows = run.rows.where(np.isin(run.rows.group, chosen))
+    answers, won = _read_answers(run, rows, column), run.scale.success.solved(rows)
     references = {plain(reference) for reference in run.labels[column] if reference is not None}
     name = answers.name
     if len(answers.answer) < _ENOUGH or len(references) < _DISTINCT:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
+    if (read := int(answers.solved.sum())) < _READ * won.sum():
+        return NotJudged(f"Of {won.sum():,} rollouts that count as right, {read:,} have an answer that can be read.")
     places = _list_places(run, answers)
+    forms = _list_forms(answers)
+    equal = answers.equal
+    common = [(name, of) for name, of in forms if (equal & of).sum() >= _FORM * equal.sum()]
+    insides = [("", equal), *((f"in {name} ", equal & of) for name, of in places if not of.all())]
+    parts = [(f"{where}{form}", inside & of) for where, inside in insides for form, of in forms]
+    local = [(name, of) for name, of in parts if of.sum() >= _ENOUGH]
     card_of_answers = (
-        _find_refused(run, answers, _list_forms(answers), "that are written otherwise", _READ_FORM)
+        _find_refused(run, answers, common, "that are written otherwise", _READ_FORM)
         or _find_contradicted(run, answers, references)
         or _find_refused(run, answers, [(f"in {name}", of) for name, of in places], "elsewhere", _COMPARE)
+        or _find_refused(run, answers, local, "that are written otherwise, or elsewhere", _READ_FORM)
         or _find_shuffled(run, answers)
         or _find_wrong_references(run, answers, places)
     )
-    equal = percent(float(answers.equal.mean()))
-    calm = f"Of {len(answers.answer):,} final answers that were read, {equal} equal their reference ({name})."
+    share = percent(float(equal.mean()))
+    calm = f"Of {len(answers.answer):,} final answers that were read, {share} equal their reference ({name})."
     return card_of_answers or _find_single_answer(run, answers) or Below(calm)
 
 
@@ -151,10 +167,14 @@ def _lack_reference(run: Run, rows: Rows, references: Sequence[str | None]) -> B
 
 
 def _list_forms(answers: _Answers) -> list[tuple[str, Bools]]:
-    """Return the ways in which enough of the right answers are written, with (M) True for the answers of each."""
-    kinds = np.array([kind_of(text) for text in answers.written], object)
-    forms = [(f"where the answer {kind}", np.asarray(kinds == kind, bool)) for kind in dict.fromkeys(kinds)]
-    return [(name, of) for name, of in forms if (answers.equal & of).sum() >= _FORM * answers.equal.sum()]
+    """Return the ways in which answers are written: their kinds, in LaTeX or not, and the commands and the percent sign
+    that they have; with (M) True for the answers of each.
+    """
+    signs = [[f"has {sign}" for sign in _SIGN.findall(text)] for text in answers.written]
+    kinds = [kind_of(text) + " in LaTeX" * ("\\" in text) for text in answers.written]
+    forms = [[*some, kind] for some, kind in zip(signs, kinds, strict=True)]
+    names = dict.fromkeys(chain.from_iterable(forms))
+    return [(f"where the answer {name}", np.array([name in form for form in forms], bool)) for name in names]
 
 
 def _list_places(run: Run, answers: _Answers) -> list[tuple[str, Bools]]:
@@ -167,29 +187,40 @@ def _list_places(run: Run, answers: _Answers) -> list[tuple[str, Bools]]:
 def _find_refused(
     run: Run, answers: _Answers, parts: list[tuple[str, Bools]], otherwise: str, suggestion: str
 ) -> Card | None:
-    """Return the card if the right answers of one of these parts never count, and most others do."""
+    """Return the card if the right answers of one of these parts never count, and most others do: also those in
+    the same groups, and those behind the same marks that are as long, since a reward may need more than the answer.
+    """
+    equal, group, tokens = answers.equal, answers.rows.group, answers.rows.completion_tokens
+    marks, best = np.array(answers.mark, object), None
     for where, of in parts:
-        mine, others = answers.equal & of, answers.equal & ~of
-        groups = min(len(np.unique(answers.rows.group[side])) for side in (mine, others))
-        if groups < _ENOUGH or answers.solved[mine].mean() > _COUNT:
+        mine, others = equal & of, equal & ~of
+        if len(np.unique(group[mine])) < _ENOUGH or answers.solved[mine].mean() > _COUNT or not others.any():
             continue
-        if (counted := float(answers.solved[others].mean())) >= _OTHERS:
-            examples = dict.fromkeys(text for text, is_one in zip(answers.written, mine, strict=True) if is_one)
-            return Card(
-                id="final_answers",
-                title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count {where}",
-                cost=contrast.spread(run) * float((mine & ~answers.solved).mean()),
-                evidence=(
-                    _read_said(answers),
-                    f"Such answers: {listed(list(examples))}.",
-                    f"Of the right answers {otherwise}, {percent(counted)} count.",
-                ),
-                suggestion=suggestion,
-                **_extent(run, answers, mine),
-                is_setup=True,
-                is_loss=False,
-            )
-    return None
+        alike = others & np.isin(marks, marks[mine]) & ~(tokens < _AS_LONG * np.median(tokens[mine]))
+        same = others & np.isin(group, group[mine])
+        sides = [others, alike, *([same] if same.sum() >= _ENOUGH else [])]
+        counted = min(float(answers.solved[side].mean()) if side.any() else 0.0 for side in sides)
+        chance = (1 - counted) ** len(np.unique(group[mine])) * len(parts)
+        if len(np.unique(group[alike])) < _ENOUGH or counted < _OTHERS or chance > _CHANCE:
+            continue
+        if best is None or mine.sum() > best[1].sum():
+            best = where, mine, others, same
+    if best is None:
+        return None
+    where, mine, others, same = best
+    examples = dict.fromkeys(text for text, is_one in zip(answers.written, mine, strict=True) if is_one)
+    told = f"Of the right answers {otherwise}, {percent(float(answers.solved[others].mean()))} count"
+    in_groups = f"; of those in the same groups, {answers.solved[same].sum():,} of {same.sum():,}" * bool(same.any())
+    return Card(
+        id="final_answers",
+        title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count {where}",
+        cost=contrast.spread(run) * float((mine & ~answers.solved).mean()),
+        evidence=(_read_said(answers), f"Such answers: {listed(list(examples))}.", f"{told}{in_groups}."),
+        suggestion=suggestion,
+        **_extent(run, answers, mine),
+        is_setup=True,
+        is_loss=False,
+    )
 
 
 def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
@@ -295,12 +326,14 @@ def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
             _read_said(answers),
             f"Answers of these groups: {listed(examples)}.",
             f"Of other wrong answers, {percent(by_chance)} are another task's reference.",
+            "Where groups do not agree on an answer, it cannot be told: more references may be wrong.",
         ),
         suggestion="Check the dataset: references may stand beside other tasks than their own, as after a shuffle or a "
         "join of one column.",
         **_extent(run, answers, affected),
         is_setup=True,
         is_loss=False,
+        is_least=True,
     )
 
 
@@ -406,9 +439,13 @@ DIAGNOSTIC = check(
     "that is set, else the one that is named like a reference. "
     f"(1) At least {_EMPTY:.0%} of the rollouts have an empty reference or none, and count by the function that "
     f"those with one do; at most {_COUNT:.0%} of these are solved, and at least {_EQUAL:.0%} of the others. "
-    f"(2) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator, say); at most "
-    f"{_COUNT:.0%} of these count as right, and at least {_OTHERS:.0%} of the others; or so of those of an eval, a "
-    f"family of tasks or a value of a column, in {_ENOUGH} groups or more. "
+    f"What follows needs an answer that can be read in {_READ:.0%} of the rollouts that count as right. "
+    f"(2) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator or in LaTeX, "
+    f"say); at most {_COUNT:.0%} of these count as right, in {_ENOUGH} groups or more, and at least {_OTHERS:.0%} of "
+    "the others, of those in the same groups, and of those behind the same mark (a box, say) that have at least "
+    f"{_AS_LONG:.0%} of the tokens; with a probability below {_CHANCE:.0%}, corrected for the number of ways, of so "
+    "few by chance. Or so of the right answers of an eval, a family of tasks or a value of a column, of all or of "
+    "those written in one way. "
     f"(3) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
     f"count as right, in {_ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
     f"{_ENOUGH} groups or more most answers are right and none counts as right. Only if at least {_EQUAL:.0%} of all "

@@ -12,7 +12,6 @@ from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJu
 from logs_ui.recorder.diagnosis.measures import tried
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import listed, percent
-from logs_ui.recorder.vocabulary import Lack
 
 _NEVER, _OTHERS = 0.01, 0.15  # of the rollouts are solved: of these tasks at most, of others at least
 _TASKS, _ROLLOUTS, _CHANCE = 5, 30, 0.01  # at least; that so many tasks are unsolved by chance, at most
@@ -156,8 +155,7 @@ def reference_column(rows: Rows, labels: Mapping[str, Sequence[str | None]], cho
 def tell_lack(run: Run) -> NotJudged:
     """Return the outcome of a check without such a column."""
     name = run.settings.reference or "like a reference answer"
-    sentence = f"No column that is named {name} is in most rollouts and the same within groups: set reference."
-    return NotJudged(sentence, Lack.TASKS)
+    return NotJudged(f"No column that is named {name} is in most rollouts and the same within groups: set reference.")
 
 
 def _card(run: Run, column: str, references: Sequence[str | None], name: str, mine: Bools, others: Bools) -> Outcome:
@@ -208,8 +206,8 @@ DIAGNOSTIC = check(
     f"over the whole run, in {_TASKS} or more tasks and {_ROLLOUTS} or more rollouts, while of others {_OTHERS:.0%} "
     f"are, if the chance that so many tasks are unsolved is below {_CHANCE:.0%}. The reference is the column of the "
     "dataset that is set, else the one that is named like it: answer, target, solution, reference, ground_truth, "
-    f"label, gold. Silent if under {_HOLD:.0%} of their answers end with the reference in any form, or hardly more "
-    "than of those to other tasks that do not count.",
+    f"gts, label, gold. Silent if under {_HOLD:.0%} of their answers end with the reference in any form, or hardly "
+    "more than of those to other tasks that do not count.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _check,
 )

@@ -1318,6 +1318,7 @@ PLAIN = (
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
     "No action of theirs was parsed and executed, and no tool call.", "One ends with: ",
+    "Where groups do not agree on an answer, it cannot be told",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
 
@@ -1659,7 +1660,7 @@ COUNTS: dict[str, Count] = {
     ),
     "# of rollouts end normally and lack a form: # is #, as for # before": lost_form,
     "Within groups, other functions pay # with # at #, # to the others that end normally.": paid_without,
-    "By families of tasks: # of the rollouts in @, # elsewhere.": in_families,
+    "By families of tasks:[ at least] # of the rollouts in @, # elsewhere.": in_families,
     "Answers follow what # pays for length, and nothing else gets better": follows_bonus,
     "# adds # more to the reward than at first.": lambda c, name, _: (
         name, figure(fmean(parts(it)[name] for it in windows(c)[1]) - fmean(parts(it)[name] for it in windows(c)[0])),
@@ -1733,24 +1734,28 @@ COUNTS: dict[str, Count] = {
 # --- Final answers, which are read of all rollouts of the last steps
 
 
+ANSWER = r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<answer>(.*?)</answer>|(?:Final answer:|The answer is) (.*)"
+
+
 def given(it: Rollout) -> str:
     return answer_in(it.turns[-1].text)
 
 
 @cache
 def answer_in(text: str) -> str:
-    match = re.search(r"boxed\{(.*?)\}|<answer>(.*?)</answer>|(?:Final answer:|The answer is) (.*)", text)
+    match = re.search(ANSWER, text)
     return valued(next(filter(None, match.groups())) if match else "")
 
 
 def valued(answer: str) -> str:
     number = re.fullmatch(r"([\d,.]+\d)( \D*)?", answer)
-    return f"{float(number[1].replace(',', '')):.10g}" if number else re.sub(r"\W", "", answer).lower()
+    bare = re.sub(r"\W", "", re.sub(r"\\d?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", answer)).lower()
+    return f"{float(number[1].replace(',', '')):.10g}" if number else bare
 
 
 def written(it: Rollout) -> str:
     """Return an answer as it is written."""
-    match = re.search(r"boxed\{(.*?)\}|<answer>(.*?)</answer>|(?:Final answer:|The answer is) (.*)", it.turns[-1].text)
+    match = re.search(ANSWER, it.turns[-1].text)
     return str(next(filter(None, match.groups()))) if match else ""
 
 
@@ -1760,10 +1765,11 @@ def lacks_reference(it: Rollout) -> bool:
 
 def in_form(case: Case) -> list[Rollout]:
     """Return the rollouts with a right answer in the form that the card names."""
-    if " count in " in case.card.title:
+    title = case.card.title
+    if " count in " in title or "LaTeX" in title:
         return [it for it in case.last if it.is_hit and given(it) == right(it)]
     forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d"}
-    form = next(pattern for name, pattern in forms.items() if name in case.card.title)
+    form = next(pattern for name, pattern in forms.items() if name in title)
     return [it for it in case.last if given(it) == right(it) and re.search(form, written(it))]
 
 
@@ -1793,6 +1799,13 @@ def mistaken(case: Case, place: str, *_: str) -> tuple[str, ...]:
 def counted(case: Case, *groups: str) -> tuple[str, ...]:
     mine = in_form(case)
     return str(sum(map(case.solved, mine))), str(len(mine)), groups[2]
+
+
+def otherwise_counted(case: Case, *_: str) -> tuple[str, str, str]:
+    mine = in_form(case)
+    others = [it for it in case.last if given(it) == right(it) and it not in mine]
+    same = [it for it in others if (it.step, it.group) in {(one.step, one.group) for one in mine}]
+    return percent(fmean(map(case.solved, others))), str(sum(map(case.solved, same))), str(len(same))
 
 
 def right(it: Rollout) -> str:
@@ -1885,6 +1898,9 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if not lacks_reference(it))),
     ),
     "# of # right answers count where the answer @": counted,
+    "# of # right answers count in @ where the answer has @": lambda c, _, __, place, form: (
+        *counted(c, "", "", form)[:2], place_in(place)(in_form(c)[0]), form,
+    ),
     "# of # right answers count in @": refused_in,
     "Of the right answers elsewhere, # count.": lambda c, _: (
         percent(fmean(c.solved(it) for it in c.last if given(it) == right(it) and not it.is_hit)),
@@ -1893,8 +1909,8 @@ COUNTS |= {
     "Such answers: @[.]": lambda c, shown, *_: (
         recounted(shown, {it: it for it in dict.fromkeys(map(written, in_form(c)))}), *_[:1],
     ),
-    "Of the right answers that are written otherwise, # count.": lambda c, *_: (
-        percent(fmean(c.solved(it) for it in c.last if given(it) == right(it) and it not in in_form(c))),
+    "Of the right answers that are written otherwise[, or elsewhere], # count; of those in the same groups, # of #.": (
+        otherwise_counted
     ),
     "# final answers of the last steps were read, and compared with the column answer.": lambda c, _: (
         str(len(c.last)),
@@ -1917,7 +1933,7 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if given(it) == same_answer(c))),
     ),
     "In the first fifth of the run # of # answers that were read were this one.": early_answers,
-    "By metadata.#: # of the rollouts in @, # elsewhere.": labelled,
+    "By metadata.#:[ at least] # of the rollouts in @, # elsewhere.": labelled,
 }  # fmt: skip
 
 

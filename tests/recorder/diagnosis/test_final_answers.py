@@ -5,6 +5,9 @@ from typing import Any
 import pytest
 
 from logs_ui.recorder.diagnosis.answers import Told, final_answer, reference_of
+from tests.faults.answering import all_shuffled, shuffled_category, shuffled_names
+from tests.faults.columns import diagnosed
+from tests.faults.scripts import Script, Shape, generated
 
 
 def said(content: Any, **more: Any) -> dict[str, Any]:
@@ -64,6 +67,7 @@ def test_a_long_line_is_cut_at_its_beginning() -> None:
         ({"dataset": {"targets": [1], "Expected_Answer": ["2", "two"]}}, "Expected_Answer", '["2","two"]'),
         ({"answer": "2", "notes": {"ground_truth": "3"}}, "answer", "2"),
         ({"dataset": "math", "ground_truth": [9]}, "ground_truth", "[9]"),
+        ({"pred": "4", "gts": "5", "answer": "4"}, "gts", "5"),
     ],
 )
 def test_a_reference_is_told_by_the_name_of_its_column(metadata: dict[str, Any], column: str, text: str) -> None:
@@ -86,3 +90,14 @@ def test_a_chosen_column_takes_the_place_of_the_guess() -> None:
     metadata = {"dataset": {"answer": "2", "extra": {"key": "B"}}}
     assert reference_of(metadata, "extra.key") == Told("B", "extra.key")
     assert reference_of(metadata, "no such column") is None
+
+
+@pytest.mark.parametrize("script", [shuffled_category, shuffled_names, all_shuffled])
+def test_of_shuffled_references_only_a_part_can_be_told_apart(script: Script) -> None:
+    run = generated(script, Shape(steps=20, groups=8, size=8, tasks=120))
+    found = diagnosed(run).report.cards[0]
+    last = [rollout.is_hit for rollout in run.rollouts if rollout.step > 10]
+    assert 0.5 < (found.share or 0.0) / (sum(last) / len(last)) <= 1
+    assert found.extent == f"at least {found.share:.0%} of rollouts"
+    assert "Where groups do not agree on an answer, it cannot be told: more references may be wrong." in found.evidence
+    assert found.evidence[-1].startswith("By metadata.category: at least ")

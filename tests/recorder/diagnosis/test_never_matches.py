@@ -5,6 +5,7 @@ import pytest
 
 from logs_ui.recorder.diagnosis import diagnose_rows
 from logs_ui.recorder.diagnosis.checks.never_matches import holds, kind_of, reference_column
+from logs_ui.recorder.vocabulary import Lack
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
 
@@ -63,6 +64,13 @@ def test_a_column_that_is_there_and_cannot_be_used_is_not_denied(answers: list[s
     report = diagnose_rows(rows, read_labels=lambda some: labels if len(some) == len(rows) else {})
     said = next(check.said for check in report.checked if check.id == "final_answers")
     assert said.startswith("No column that is named like a reference answer is in most rollouts and the same within")
+
+
+def test_files_without_a_reference_are_not_said_to_lack_task_names() -> None:
+    report = diagnose_rows(rows_of(), config={"import": {"format": "verl", "lacks": [Lack.TASKS]}})
+    said = {check.id: check.said for check in report.checked}
+    assert said["final_answers"].startswith("No column that is named like a reference answer")
+    assert not any("task names" in said[check] for check in ("final_answers", "never_matches"))
 
 
 def test_of_several_columns_the_surest_name_counts_and_a_chosen_one_above_all() -> None:

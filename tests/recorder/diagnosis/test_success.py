@@ -61,12 +61,13 @@ def test_a_format_beside_a_function_that_never_pays_solves_nothing() -> None:
     assert not success(parts={"formatted": formatted, "boxed": 0 * RIGHT})[0].is_defined
 
 
-def test_a_metric_of_weight_0_may_decide() -> None:
+@pytest.mark.parametrize("name", ["tests_pass", "acc", "val_acc"])
+def test_a_metric_of_weight_0_may_decide(name: str) -> None:
     found, solved = success(
-        parts={"judge": 9 * GRADED, "tests_pass": 0 * RIGHT}, weights={"judge": 1.0, "tests_pass": 0.0},
-        reward=9 * GRADED, values={"judge": 9 * GRADED, "tests_pass": RIGHT},
+        parts={"judge": 9 * GRADED, name: 0 * RIGHT}, weights={"judge": 1.0, name: 0.0},
+        reward=9 * GRADED, values={"judge": 9 * GRADED, name: RIGHT},
     )  # fmt: skip
-    assert found.where == "rewards.tests_pass>=0.999999"
+    assert found.where == f"rewards.{name}>=0.999999"
     np.testing.assert_array_equal(solved, RIGHT == 1)
 
 
@@ -99,7 +100,7 @@ def test_a_gap_in_the_rewards_defines_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["incorrect", "unsolved", "no_answer", "window_size", "copyright", "percentage_format"]
+    "name", ["incorrect", "unsolved", "no_answer", "window_size", "copyright", "percentage_format", "accumulated"]
 )
 def test_a_name_is_read_word_by_word(name: str) -> None:
     assert not is_outcome(name)
