@@ -794,12 +794,16 @@ def in_groups_of(case: Case, count: str, text: str) -> tuple[str, ...]:
     return str(len(both)), "; ".join(said)
 
 
-def lose_most(case: Case, text: str, *elsewhere: str) -> tuple[str, ...]:
+def lose_more(case: Case, text: str, _elsewhere: str) -> tuple[str, ...]:
     names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
-    mine = (tasks if names[0][-1].isalnum() else by_family)(filter(ended, case.last))
-    said = recounted(text, {it: f"{it} (mean reward {means(rewards(mine[it]))})" for it in names})
-    rest = [value for name, of in mine.items() if name not in names for value in rewards(of)]
-    return said, *(means(rest) for _ in elsewhere)
+    return more_lost((tasks if names[0][-1].isalnum() else by_family)(filter(ended, case.last)), names, text)
+
+
+def more_lost(mine: Mapping[str, list[Rollout]], names: list[str], text: str) -> tuple[str, str]:
+    """Return the places that are named, each of which must get less than the rest, and what the rest gets."""
+    rest = fmean(value for name, of in mine.items() if name not in names for value in rewards(of))
+    lower = {it: f"{it} (mean reward {means(rewards(mine[it]))})" for it in names if fmean(rewards(mine[it])) < rest}
+    return recounted(text, lower), figure(rest)
 
 
 def of_machine(case: Case, column: str, text: str, *steps: str) -> tuple[str, ...]:
@@ -829,11 +833,10 @@ def machine_of(case: Case) -> list[str]:
     return list(re.findall(r"In metadata\.(\S+) (.+) the mean", case.card.title)[0])
 
 
-def lose_most_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[str, ...]:
+def lose_more_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[str, ...]:
     mine = {it[0].metadata[column]: it for it in grouped(filter(ended, case.last), lambda it: it.metadata[column])}
     names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
-    said = recounted(text, {it: f"{it} (mean reward {means(rewards(mine[it]))})" for it in names})
-    return column, said, means(value for name, of in mine.items() if name not in names for value in rewards(of))
+    return column, *more_lost(mine, names, text)
 
 
 def fell(case: Case, name: str, *groups: str) -> tuple[str, ...]:
@@ -1554,9 +1557,8 @@ COUNTS: dict[str, Count] = {
     "Over time (steps #\u2013# against #\u2013#): @.": over_time,
     "Over time (steps #\u2013# against #\u2013#, @): @.": over_time,
     "In low rollouts of # groups: @.": in_groups_of,
-    "By tasks, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most,
-    "By tasks, rollouts that ended normally lose most in @.": lose_most,
-    "By families of tasks, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most,
+    "By tasks, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more,
+    "By families of tasks, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more,
     "Of rollouts that ended normally, # fell from # to # at step # (between steps # and #).": fell,
     "Of rollouts that ended normally, # fell from # to # at step #.": fell,
     "Compared with the best 1% of rollouts, averaged over all and weighted: @ less.": shortfalls,
@@ -1633,7 +1635,7 @@ COUNTS: dict[str, Count] = {
             percent(fmean(own for it, own in c.of_card() if (it.metadata["host"] == host) is side)), host,
         )
     )[:3],
-    "By metadata.#, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most_by,
+    "By metadata.#, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more_by,
     "In metadata.# @ the mean reward is #; that of other {rollouts of these groups|groups of these families} is #": (
         lambda c, column, names, *_: (column, names, *of_machine(c, column, names))
     ),
