@@ -505,6 +505,14 @@ def mismatch(case: Case, _: str) -> tuple[str, ...]:
     return (means(value for step, value in points if step >= case.last[0].step),)
 
 
+def grown(case: Case, *_: str) -> tuple[str, ...]:
+    """Return the ends of a mismatch that rises, of a policy that samples as ever."""
+    points = sorted(case.run.scalars[SAMPLING].items())
+    assert points[0][1] < 0.1 * points[-1][1]
+    assert abs(fmean(rewards(windows(case)[0])) - fmean(rewards(windows(case)[1]))) < 0.1
+    return tuple(text for step, value in (points[0], points[-1]) for text in (figure(value), str(step)))
+
+
 def kl_alone(case: Case, *_: str) -> tuple[str, ...]:
     """Return the mean KL of the first steps and of the last, if neither rewards nor lengths moved by three errors."""
     sides = windows(case)
@@ -1429,6 +1437,8 @@ COUNTS: dict[str, Count] = {
     ),
     "Trainer/sampler mismatch: # nats per token": mismatch,
     "Mean |log p (trainer) - log p (sampler)|: # nats per token.": mismatch,
+    "It grows from # (step #) to # (step #), as if the sampler did not get the trainer's weights: a wrong dtype or "
+    "temperature shows from the first step on.": grown,
     "Trainer/sampler mismatch: the mean importance-sampling ratio is #": lambda c, _: (figure(logged(c, RATIO)),),
     "If both agree it is 1. The loss is weighted by it: # of the gradient is lost.": lambda c, _: (
         percent(1 - logged(c, RATIO)),
