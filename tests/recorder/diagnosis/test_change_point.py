@@ -174,7 +174,7 @@ def test_a_mismatch_grows_since_the_sampler_keeps_its_policy() -> None:
     assert first.explains == ("mismatch",)
 
 
-@pytest.mark.parametrize("fault", [it for it in FAULTS if it.expected == "mismatch"], ids=lambda it: it.id)
+@pytest.mark.parametrize("fault", [it for it in FAULTS if it.expected == "mismatch" and it.made], ids=lambda it: it.id)
 def test_a_mismatch_that_grows_from_0_while_samples_stay_as_they_are_is_of_old_weights(fault: Fault) -> None:
     assert fault.made is not None
     (mismatch,) = (card for card in diagnosed(fault.made()).report.cards if card.id == "mismatch")
