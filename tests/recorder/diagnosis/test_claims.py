@@ -1231,18 +1231,23 @@ def agreed(case: Case, *said: str) -> tuple[str, ...]:
     return str(len(most)), str(len(alike)), said[2], written, str(number), str(len(group)), reference
 
 
+SPEAKS = "an answer that speaks for a tool or a user"
 KINDS = {
+    **dict.fromkeys(("<tool_response>", "\nUser:", "<|im_start|>"), SPEAKS),
     '{"tool"': 'a call without "name"', '"name": "look_up", "arguments": {"item": ': "a call whose JSON is broken",
     "\nAction: open[": "a call in another form", "<function=": "a call in another form",
 }  # fmt: skip
 
 
+def kind_read(text: str) -> str:
+    kind = next((kind for part, kind in KINDS.items() if part in text), "text without a call")
+    return kind if text.strip() else "no text"
+
+
 def kinds_read(rollouts: Iterable[Rollout]) -> Counter[str]:
     """Count the kinds of last answers in 200 of the rollouts, evenly spread."""
     last = [it.turns[-1].text if it.turns else "" for it in rollouts]
-    read = [last[at] for at in sorted({int(at) for at in np.linspace(0, len(last) - 1, 200)})]
-    kinds = [next((kind for part, kind in KINDS.items() if part in text), "text without a call") for text in read]
-    return Counter(kind if text.strip() else "no text" for kind, text in zip(kinds, read, strict=True))
+    return Counter(kind_read(last[at]) for at in sorted({int(at) for at in np.linspace(0, len(last) - 1, 200)}))
 
 
 def last_answers(case: Case, *said: Any) -> tuple[Any, ...]:
@@ -1253,6 +1258,17 @@ def last_answers(case: Case, *said: Any) -> tuple[Any, ...]:
 def low_answers(case: Case, *said: str) -> tuple[str, ...]:
     low, better = map(kinds_read, sides_of(case))
     return str(low.total()), str(low[said[2]]), said[2], str(better.total()), str(better[said[2]])
+
+
+def ends_since(case: Case, *said: str) -> tuple[str, ...]:
+    """Return of how many of all rollouts since a step, and before, the last answer is of the kind that is told."""
+    read = sample(case.run.rollouts, min(1000, len(case.run.rollouts)))
+    (kind,) = re.findall(r"low rollouts that were read, \d+ end with (.*?); of", " ".join(case.card.evidence))
+    since, before = (
+        [kind_read(it.turns[-1].text) == kind for it in read if (it.step >= int(said[2])) is side]
+        for side in (True, False)
+    )
+    return f"{len(read):,}", percent(fmean(since)), said[2], percent(fmean(before))
 
 
 def kept(case: Case, *_: str) -> tuple[str, str]:
@@ -1291,6 +1307,7 @@ COUNTS: dict[str, Count] = {
     "# of them have 5 or more marked answers that were read; in # most agree on one that is not the reference. @: @ in "
     "# of #, the reference is @.": agreed,
     "Of # low rollouts that were read, # end with @; of # better ones, #.": low_answers,
+    "Of # rollouts of all steps that were read, # of those since step # end so, # of those before.": ends_since,
     "Of # that were read, # end with @[, # end with @][, # end with @].": last_answers,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,
