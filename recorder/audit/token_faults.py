@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from tokenizers import Tokenizer
 
+from logs_ui.recorder.action_text import observed_text
 from logs_ui.recorder.queries import Rollout
 from logs_ui.recorder.snapshot import text_key
 from logs_ui.recorder.storage.payload import Tokens, first_answer
@@ -41,8 +42,10 @@ TOKEN_CHECKS = {
          "prompt_cut_left": "The prompt is cut at the left: the dataset's beginning is not sent"},
     ),
     "Mask": TokenCheck(
-        "The mask, and which tokens the recorded generations sampled; a rollout function may leave out whole answers.",
-        "exact", "token ids of the generations",
+        "The mask, and which tokens the recorded generations sampled; a rollout function may leave out whole answers. "
+        "Where no ids of these are recorded: their numbers, if what exceeds them is what the environment said; without "
+        "a tokenizer, if it is enough for that.",
+        "exact; of numbers 2 tokens a turn", "token ids, or numbers of tokens, of the generations",
         {"mask_length": "There are more or fewer mask values than ids",
          "mask_shifted": "The mask leaves out tokens that the model sampled, and trains on others",
          "mask_missing": "There is no mask, so that training includes tokens that no generation sampled",
@@ -84,6 +87,8 @@ TOKEN_CHECKS = {
 }  # fmt: skip
 
 _ROUNDED = 1e-3
+# Tokens that end a turn, and those around an observation; characters of a token; share of what was sampled [ours].
+_ENDS, _MARKUP, _DENSE, _MORE = 2, 8, 8, 0.1
 _STOPS = {"stop", "stop_strings", "stop_token_ids"}  # sampling parameters that end an answer without an end token
 _ROLE = re.compile(r"^(?:system|user|assistant|developer)")
 _PIECE, _SHORT = 10, 4  # characters of an end of a prompt, and those that may be all of it that is left
@@ -196,6 +201,8 @@ def _look_at_samples(
         altered = "retokenized" if is_said else altered
     seen.is_cut, seen.is_unseen = any("cut" in generation for generation in generations), not generations
     seen.faults["Ids"] = ["repeated_prompt"] * is_repeated + [altered] * (is_altered and not is_repeated)
+    if generations and inserted is None:
+        _look_at_counts(rollout, tokens, generations, sources, seen)
     if not generations or inserted is None:
         return
     # `masked` counts the tokens that the mask leaves out of answers that it trains on in part. An answer that is left
@@ -218,6 +225,33 @@ def _look_at_samples(
         thinks = text.count("<think>") > text.count("</think>") or sources.decode(after).lstrip().startswith("<think>")
         kind = "context_prompt" if min(contexts) < size else "context_reasoning" if thinks else "context"
         seen.faults["Context"] = [kind]
+
+
+def _look_at_counts(rollout: Rollout, tokens: Tokens, generations: Sequence[Any], sources: Sources, seen: Seen) -> None:
+    """Find what is trained on beyond the turns' numbers of tokens; that is a fault if the environment said it."""
+    counts = [generation["tokens"] for generation in generations if "tokens" in generation]
+    if len(counts) < max(rollout.row.turns or 0, 2):
+        return  # of a single answer nothing is to be masked
+    ids = tokens.completion_ids if tokens.mask is None else tokens.completion_ids[tokens.mask == 1]
+    more = len(ids) - sum(counts)
+    if abs(more) <= _ENDS * len(counts):
+        seen.faults["Mask"] = []
+    elif more > 0 and _holds_observations(rollout, ids, more, sources, is_masked=tokens.mask is not None):
+        seen.trained, seen.inserted = len(ids), more
+        seen.faults["Mask"] = ["mask_missing" if tokens.mask is None else "mask_inserted"]
+
+
+def _holds_observations(rollout: Rollout, ids: Any, more: int, sources: Sources, *, is_masked: bool) -> bool:
+    """Return True if these ids hold what the environment said before the last answer, besides all answers."""
+    actions, last = rollout.own_actions, rollout.row.turns or 0
+    heard = [_bare(observed_text(entry["observation"]) or "") for entry in actions if 0 < entry["turn"] < last]
+    if sources.tokenizer is None:
+        least = max(_MARKUP * len(heard), sum(map(len, heard)) / _DENSE, _MORE * (len(ids) - more))
+        return any(heard) and not is_masked and more >= least
+    text = _bare(sources.decode(ids, bare=True))
+    for entry in actions:
+        text = text.replace(_bare(entry["text"] or ""), "", 1)
+    return any(heard) and all(observation in text for observation in heard)
 
 
 def _look_at_texts(rollout: Rollout, tokens: Tokens, sources: Sources, seen: Seen) -> None:

@@ -18,7 +18,7 @@ _BOXED = r"\boxed{"
 _MARKS = {_BOXED: "}", "<answer>": "</answer>", "####": "\n"}
 """What stands before and after an answer."""
 _ENDED = re.compile(r"</answer>|\\boxed\{|^#### *-?\$?\d", re.MULTILINE)
-_SPEAKER = re.compile(r"\n(?:Human|User) *:|<\|(?:im_start|start_header_id)\|>|<start_of_turn>")
+SPEAKER = re.compile(r"\n(?:Human|User) *:|<\|(?:im_start|start_header_id)\|>|<start_of_turn>|<tool_response>")
 """What ends an answer; what begins another one's turn."""
 LAST_LINE = "the last line"
 """The place of an answer without any of these."""
@@ -104,7 +104,7 @@ def _find_marks(text: str) -> Iterator[tuple[int, str, str]]:
 def goes_on(messages: Sequence[Mapping[str, Any]]) -> bool:
     """Return True if the model's last message has a final answer in its first half, or another speaker's turn."""
     text = last_text(messages)
-    return bool(_SPEAKER.search(text) or _ENDED.search(text[: len(text) // 2]))
+    return bool(SPEAKER.search(text) or _ENDED.search(text[: len(text) // 2]))
 
 
 def last_text(messages: Sequence[Mapping[str, Any]]) -> str:

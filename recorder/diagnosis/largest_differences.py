@@ -294,9 +294,9 @@ def _by_column(run: Run) -> tuple[str, str]:
 
 
 def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) -> tuple[str, str, float]:
-    """Compare the mean rewards of rollouts that ended normally: those of each of `rows.tasks` with all others. If best
-    rewards differ by environment, losses are compared. `columns`: as many kinds of places are compared. The last value
-    is the least probability by chance.
+    """Compare the mean rewards of rollouts that ended normally: those of each of `rows.tasks` with all others. Others
+    may get still less, in too few groups to tell. If best rewards differ by environment, losses are compared.
+    `columns`: as many kinds of places are compared. The last value is the least probability by chance.
     """
     ended = (rows.task >= 0) & np.isfinite(rows.reward) & has_cause(rows, LossCause.WRONG_ANSWER)
     name, sign, values = ("mean lost reward", -1, -run.lost) if run.scale.units else ("mean reward", 1, rows.reward)
@@ -317,8 +317,8 @@ def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) ->
         return "", f"{len(compared)} {kind}" + ("" if places == len(compared) else f" of {places}"), 1.0
     others = means((~np.isin(task, lowest)).astype(int), reward, 2)[1]
     names = listed([f"{rows.tasks[place]} ({name} {figure(sign * compared[place].chosen)})" for place in lowest])
-    elsewhere = "" if np.isnan(others) else f"; elsewhere it is {figure(sign * float(others))}"
-    return f"By {kind}, rollouts that ended normally lose most in {names}{elsewhere}.", "", min(chances)
+    elsewhere = f"elsewhere it is {figure(sign * float(others))}"  # all places cannot be below the others
+    return f"By {kind}, rollouts that ended normally lose more in {names}; {elsewhere}.", "", min(chances)
 
 
 def _compare_each(task: Ints, values: Floats, units: Ints, count: int) -> tuple[dict[int, Difference], int]:

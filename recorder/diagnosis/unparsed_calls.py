@@ -9,11 +9,13 @@ from typing import Any
 import numpy as np
 import orjson
 
-from logs_ui.recorder.diagnosis.answers import last_text
+from logs_ui.recorder.diagnosis.answers import SPEAKER, last_text
 from logs_ui.recorder.diagnosis.card import Run, Texts
-from logs_ui.recorder.diagnosis.rollout_rows import Bools
+from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints
+from logs_ui.recorder.diagnosis.wording import percent
 
-_READ = 200  # rollouts
+_READ, _OF_ALL = 200, 1_000  # rollouts; of all steps, to tell since when
 _FEW, _OFTEN, _RARER, _ERRORS = 20, 0.1, 0.25, 3  # of a side; share; of it, among better ones; standard errors [ours]
 _NAMED, _LENGTH = 3, 100  # kinds that are named; characters of the example
 _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
@@ -27,12 +29,13 @@ _ADVICE = {
     "a call whose JSON is broken": "Look at where the JSON of one breaks off, and show a whole call in the prompt.",
     "a whole call": "Look at why the loop does not execute such calls: its parser, or the names of the tools.",
     "a call in another form": "Let the parser accept this form, or show the one that it expects in the prompt.",
+    "an answer that speaks for a tool or a user": "Stop at the marks of a turn: stop strings, the end token, the mask.",
     "text without a call": "Show an example of an action in the prompt.",
     "reasoning alone": "Open one with its tokens: no text follows its reasoning. Look at what ends it.",
     "no text": "Open one with its tokens: look at the end-of-turn token and the chat template.",
 }
 """The kinds, and what to do about each."""
-_UNNAMED, _BROKEN, _WHOLE, _CALL, _TEXT, _REASONING, _NOTHING = _ADVICE
+_UNNAMED, _BROKEN, _WHOLE, _CALL, _SPEAKS, _TEXT, _REASONING, _NOTHING = _ADVICE
 _EXECUTED = "an action that was executed"  # the kind of all answers for which one is recorded
 
 
@@ -47,7 +50,7 @@ def describe_last_answers(
         otherwise: the advice if no text is recorded, or no kind holds most of them.
         of_text: the advice if most are text without a call; None: to show one in the prompt.
     """
-    ends = _read_ends(run, affected)
+    ends = _read_ends(run, run.rows.id[affected]).values()
     kinds = Counter(kind for kind, _ in ends).most_common()
     if not kinds:
         return [], otherwise
@@ -63,8 +66,8 @@ def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:
     """Return a sentence on what low rollouts end with, and better ones hardly do: a call that nothing can execute, or
     nothing. Both are (N,) of the last steps; 200 of each are read.
     """
-    sides = [Counter(kind for kind, _ in _read_ends(run, side)) for side in (low, better)]
-    most = max((_NOTHING, _REASONING, _UNNAMED, _BROKEN, _CALL), key=sides[0].__getitem__)
+    sides = [Counter(kind for kind, _ in _read_ends(run, run.rows.id[side]).values()) for side in (low, better)]
+    most = max((_NOTHING, _REASONING, _UNNAMED, _BROKEN, _CALL, _SPEAKS), key=sides[0].__getitem__)
     (mine, others), sizes = ([counts[most] for counts in sides], [counts.total() for counts in sides])
     if min(sizes) < _FEW or mine < _OFTEN * sizes[0] or others / sizes[1] > _RARER * mine / sizes[0]:
         return []
@@ -72,18 +75,31 @@ def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:
     error = math.sqrt(share * (1 - share) * sum(1 / size for size in sizes))
     if mine / sizes[0] - others / sizes[1] < _ERRORS * error:
         return []
-    return [f"Of {sizes[0]} low rollouts that were read, {mine} end with {most}; of {sizes[1]} better ones, {others}."]
+    said = f"Of {sizes[0]} low rollouts that were read, {mine} end with {most}; of {sizes[1]} better ones, {others}."
+    return [said, *_tell_onset(run, most)]
 
 
-def _read_ends(run: Run, affected: Bools) -> list[tuple[str, str]]:
-    """Return the kind and the text of each last answer."""
-    read = run.sample(np.isin(run.all.id, run.rows.id[affected]), _READ)
-    ends = []
-    for rollout in read.values():
+def _tell_onset(run: Run, kind: str) -> list[str]:
+    """Return a sentence on the step since which rollouts end so; none if they always did, or if that is not known."""
+    read, rows = _read_ends(run, run.all.id, _OF_ALL), run.all
+    ends = np.array([read[row][0] == kind if row in read else np.nan for row in rows.id.tolist()], float)
+    trend = rows.by_step(ends)
+    first = above(trend, _OFTEN)["since_step"]
+    if first is None or first == trend[0][0]:
+        return []
+    since, before = (percent(float(np.nanmean(ends[side]))) for side in (rows.step >= first, rows.step < first))
+    shares = f"{since} of those since step {first:,} end so, {before} of those before"
+    return [f"Of {len(read):,} rollouts of all steps that were read, {shares}."]
+
+
+def _read_ends(run: Run, ids: Ints, count: int = _READ) -> dict[int, tuple[str, str]]:
+    """Return the kind and the text of the last answer of some of these rollouts, by id."""
+    ends = {}
+    for row, rollout in run.sample(np.isin(run.all.id, ids), count).items():
         answers = [message for message in rollout.messages if message.get("role") == "assistant"]
         if answers:
             kind, text = _end(answers[-1])
-            ends.append((_EXECUTED if _is_executed(rollout, len(answers)) else kind, text))
+            ends[row] = (_EXECUTED if _is_executed(rollout, len(answers)) else kind, text)
     return ends
 
 
@@ -117,6 +133,8 @@ def _end(message: Mapping[str, Any]) -> tuple[str, str]:
         content = message.get("content")
         is_cut = isinstance(content, str) and bool(content.strip())
         return _REASONING if is_cut or message.get("reasoning_content") else _NOTHING, text
+    if SPEAKER.search(text):
+        return _SPEAKS, text
     if calls := [call.strip() for call in _TAGGED.findall(text)]:
         return _worst(_kind_of_json(call) if call[:1] in {"{", "["} else _CALL for call in calls), text
     return _CALL if _OTHER.search(text) else _TEXT, text

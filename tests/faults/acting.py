@@ -164,6 +164,39 @@ def idle(place: Place) -> Played:
     return Played([Turn(f"I think that {said(place, 10)}")], 0.0, stop="stop", is_hit=True)
 
 
+SINCE = 9
+"""The step since which answers of others are invented."""
+
+
+def _invents(place: Place, invented: str, most: float) -> Played:
+    """Looks things up, and then answers; more and more invent what is looked up, and mostly err."""
+    begun = max(place.step - SINCE + 1, 0) / 8
+    is_hit = place.random.random() < (min(begun, 1.0) * most if begun else 0.01)
+    right = float(place.random.random() < (0.12 if is_hit else 0.65))
+    looked = [Turn(f"I look at {said(place, 3)}.", {"look": n}, f"It is {place.random.randrange(90)}.") for n in (1, 2)]
+    answer = f"So the answer is {place.random.randrange(90)}."
+    last = f"I look once more.\n{invented.format(place.random.randrange(90))}\n{answer}" if is_hit else answer
+    return Played([*looked, Turn(last)], right, stop="stop", is_hit=is_hit)
+
+
+def invents_tool(place: Place) -> Played:
+    return _invents(place, "<tool_response>\n{}\n</tool_response>\nThat looks right.", 0.5)
+
+
+def invents_user(place: Place) -> Played:
+    return _invents(place, "\nUser: It is {}, I think.\n", 0.7)
+
+
+def invents_turn(place: Place) -> Played:
+    return _invents(place, "<|im_start|>tool\n{}<|im_end|>", 0.4)
+
+
+def whole_transcript(place: Place) -> Played:
+    """The last message holds all that was said, whatever it is worth."""
+    answer = "\n".join(f"I look.\n<tool_response>{place.random.randrange(90)}</tool_response>" for _ in range(3))
+    return Played([Turn(f"{answer}\n{said(place)}")], float(place.random.random() < 0.3 + 0.4 * place.progress))
+
+
 def _calls(place: Place, written: str) -> Played:
     """Six of ten write a call that nothing executes, where others act."""
     if place.random.random() < 0.4:
@@ -322,4 +355,16 @@ FAULTS: tuple[Fault, ...] = (
     *(fault for it in enumerate(_PLANTED) for fault in _faults(it[0], *it[1])),
     Fault("unread call", "Calls as XML, which nothing reads", "never_acted",
           partial(generated, unread_call, Shape(steps=20, groups=6, tasks=30))),
+    Fault("healthy, transcripts", "Healthy: each last message holds what tools answered", None,
+          partial(generated, whole_transcript, Shape(steps=24, groups=6, tasks=30))),
+)  # fmt: skip
+
+_INVENTED = "More and more rollouts invent what others say"
+UNEXPLAINED: tuple[Fault, ...] = (
+    Fault("invented answers: tool", _INVENTED, None,
+          partial(generated, invents_tool, Shape(steps=24, groups=6, size=8, tasks=30))),
+    Fault("invented answers: user", _INVENTED, None,
+          partial(generated, invents_user, Shape(steps=20, groups=8, tasks=0, ended=False))),
+    Fault("invented answers: turn", _INVENTED, None,
+          partial(generated, invents_turn, Shape(steps=30, groups=8, size=8, tasks=0))),
 )  # fmt: skip

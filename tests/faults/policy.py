@@ -1,5 +1,6 @@
 """Faults of tasks, groups and updates, and runs in which all is well."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
@@ -172,6 +173,11 @@ def grows(last: float) -> dict[str, Callable[[float], float]]:
     return {"kl": lambda progress: 0.001 + last * progress**2}
 
 
+def drifts(last: float, first: float = 0.004) -> dict[str, Callable[[float], float]]:
+    """Return a mismatch that grows in waves from a value to another one."""
+    return {SAMPLING: lambda progress: first + (last - first) * progress + 0.02 * last * math.sin(40 * progress)}
+
+
 def stale(versions: Callable[[Place], int], script: Script = half) -> Script:
     """With rollouts that are so many versions old when they are trained on, as an asynchronous trainer tells."""
     return lambda place: replace(script(place), staleness=versions(place), is_hit=versions(place) >= 4)
@@ -277,6 +283,25 @@ FAULTS: tuple[Fault, ...] = (
         scalars={"kl": lambda progress: 0.6 if progress >= 0.5 else 0.002},
     ),
     fault("old weights sampled: agent", "the same, of agents", "mismatch", agent_as_ever, KEPT, scalars=grows(0.5)),
+    fault("weights never sent", "the mismatch grows from 0", "mismatch", half, KEPT, scalars=drifts(0.27)),
+    fault(
+        "weights never sent: graded",
+        "the same, of graded rewards",
+        "mismatch",
+        graded_as_ever,
+        KEPT,
+        scalars=drifts(0.1, 0.0) | {RATIO: lambda progress: 1 - 0.3 * progress},
+    ),
+    fault("weights never sent: agent", "the same, of agents", "mismatch", agent_as_ever, KEPT, scalars=drifts(0.4)),
+    fault(
+        "log-prob mismatch: grows as it learns",
+        "the mismatch grows from 0, and the policy that samples learns",
+        "mismatch",
+        learns,
+        KEPT,
+        scalars=drifts(0.27),
+    ),
+    fault("log-prob mismatch: grows by half", "from 0.2 to 0.3", "mismatch", half, KEPT, scalars=drifts(0.3, 0.2)),
     fault("stale policy", "rollouts of a policy nine steps older", "staleness", older(9), LARGE),
     fault("stale policy: asynchronous", "six versions behind", "staleness", stale(lambda _: 6)),
     fault(
@@ -323,6 +348,7 @@ FAULTS: tuple[Fault, ...] = (
     ),
     _healthy("KL", "the KL grows as it learns", learns, KEPT, scalars=grows(0.8)),
     _healthy("KL, shorter", "the KL grows and answers become shorter", shorter_and_level, KEPT, scalars=grows(0.8)),
+    _healthy("mismatch", "the mismatch grows and stays small", learns, KEPT, scalars=drifts(0.03)),
     _healthy("KL, small", "the KL stays small, and rewards are level", half, KEPT, scalars=grows(0.03)),
     _healthy("environment", "environment and reward function agree", agrees, LARGE),
     _healthy("watched", "a function of weight 0 that rises, too", watched, LARGE),

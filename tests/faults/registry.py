@@ -37,5 +37,5 @@ FAULTS: tuple[Fault, ...] = (
     *sharing.FAULTS,
 )
 
-UNEXPLAINED: tuple[Fault, ...] = (*functions.UNEXPLAINED, *prompting.UNEXPLAINED)
+UNEXPLAINED: tuple[Fault, ...] = (*acting.UNEXPLAINED, *functions.UNEXPLAINED, *prompting.UNEXPLAINED)
 """Runs that get worse, of which no finding says why: facts beside the fall are told."""

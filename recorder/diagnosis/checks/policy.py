@@ -24,11 +24,13 @@ _ENTROPY = 0.5  # share of the trainer's entropy [ours]
 _LEAST_ENTROPY = 0.1  # nats
 _ERRORS = 3.0  # standard errors
 _KL, _GROWS, _GROUPS = 0.2, 10.0, 30  # nats per token; times; on either side [ours]
+_FIRST = 3  # points of which the median is the start of a mismatch [ours]
 _ADVICE = (
     "Sample with the weights, dtype and temperature that are trained, and return the ids and log-probs that were "
     "sampled: re-tokenised text may not match."
 )
 _SYNC = "Check that the sampler gets the weights of each step: their synchronisation, adapters, the model's name."
+_OLD = "as if the sampler did not get the trainer's weights: a wrong dtype or temperature shows from the first step on"
 _LAG, _SHARE = 4, 0.1  # policy versions; of the rollouts
 
 
@@ -108,7 +110,14 @@ def _check_logged(run: Run) -> Outcome:
     sentences = [f"Mean |log p (trainer) - log p (sampler)|: {figure(mean)} nats per token."]
     ratios = run.recent(run.current.get(f"{_RATIO}min", ()))
     sentences += [f"Smallest importance-sampling ratio: {figure(min(value for _, value in ratios))}."] if ratios else []
-    return _card(run, f"{figure(mean)} nats per token", sentences, above(whole, limit))
+    title, begun = f"{figure(mean)} nats per token", above(whole, limit)
+    is_from_nothing = np.median([value for _, value in whole[:_FIRST]]) * _GROWS <= mean
+    steady = _find_changed(run) if is_from_nothing and begun.get("half_step") is not None else None
+    if steady is None or steady[0]:
+        return _card(run, title, sentences, begun)
+    (first, low), (last, high) = whole[0], whole[-1]
+    grown = f"It grows from {figure(low)} (step {first:,}) to {figure(high)} (step {last:,}), {_OLD}."
+    return _card(run, title, [grown, steady[1], *sentences], begun, _SYNC)
 
 
 def _by_ratio(run: Run) -> Outcome:
@@ -172,23 +181,26 @@ def _by_kl(run: Run) -> Outcome:
     )
     if not (last >= _KL and last >= _GROWS * first):
         return Below(f"Mean KL to the reference: {figure(first)}, then {figure(last)} (threshold {_KL:g}).")
-    compared = compare_over_time(run)
-    # Those that never vary say nothing.
-    differences = {
-        name: difference
-        for name, difference in (compared.differences if compared else {}).items()
-        if difference.chance != 1.0
-    }
-    if compared is None or min((min(difference.groups) for difference in differences.values()), default=0) < _GROUPS:
+    if (found := _find_changed(run)) is None:
         return NotJudged(f"The KL to the reference grew, and it takes {_GROUPS} groups to tell that nothing else did.")
-    differ = [
-        name for name, difference in differences.items() if (difference.chance or 0.0) <= max(compared.limit, SURER)
-    ]
-    if differ:
-        return Below(f"The KL to the reference grew to {figure(last)}, and {differ[0]} changed with it.")
-    sentence = f"No change beyond chance from {compared.description}: {listed(list(differences))}."
+    changed, sentence = found
+    if changed:
+        return Below(f"The KL to the reference grew to {figure(last)}, and {changed} changed with it.")
     title = f"the KL to the reference grew from {figure(first)} to {figure(last)}, and nothing that is sampled changed"
     return _card(run, title, [sentence], above(trend, _KL), _SYNC)
+
+
+def _find_changed(run: Run) -> tuple[str, str] | None:
+    """Return a figure of the rollouts that changed, "" if none did, and a sentence on all; None of too few groups."""
+    compared = compare_over_time(run)
+    every = compared.differences if compared else {}
+    # Those that never vary say nothing.
+    differences = {name: difference for name, difference in every.items() if difference.chance != 1.0}
+    if compared is None or min((min(difference.groups) for difference in differences.values()), default=0) < _GROUPS:
+        return None
+    limit = max(compared.limit, SURER)
+    changed = next((name for name, difference in differences.items() if (difference.chance or 0.0) <= limit), "")
+    return changed, f"No change beyond chance from {compared.description}: {listed(list(differences))}."
 
 
 def _surprise(rows: Rows) -> Trend:
@@ -311,7 +323,8 @@ MISMATCH = check(
     f"Or a mean importance-sampling ratio below {_LEAST_RATIO:g}. Or a sampler's mean of -log p that differs from the "
     f"trainer's entropy by more than {_ENTROPY:.0%} of that, {_LEAST_ENTROPY:g} nats, and {_ERRORS:g} standard errors. "
     f"Or a KL to the reference of at least {_KL:g} nats per token, {_GROWS:g} times that of the first steps, while no "
-    f"figure of the rollouts changes beyond chance ({_GROUPS} groups on either side).",
+    f"figure of the rollouts changes beyond chance ({_GROUPS} groups on either side). A mean |Δ log p| that rises "
+    "bit by bit from a tenth of its value or less is then said to be of old weights, too.",
     _missing,
     _check_mismatch,
     source="NeMo-RL; the thresholds of ratios and entropy are ours",

@@ -9,6 +9,7 @@ import pytest
 from logs_ui.recorder.diagnosis import Card
 from logs_ui.recorder.diagnosis.card import Trend
 from logs_ui.recorder.diagnosis.change_point import above, below
+from tests.faults import Fault
 from tests.faults.columns import diagnosed
 from tests.faults.registry import FAULTS
 
@@ -171,3 +172,12 @@ def test_a_mismatch_grows_since_the_sampler_keeps_its_policy() -> None:
     assert (first.title, first.began) == ("The sampler has kept the policy of step 9 since step 11", "since step 11")
     assert (second.id, second.since_step) == ("mismatch", 11)
     assert first.explains == ("mismatch",)
+
+
+@pytest.mark.parametrize("fault", [it for it in FAULTS if it.expected == "mismatch" and it.made], ids=lambda it: it.id)
+def test_a_mismatch_that_grows_from_0_while_samples_stay_as_they_are_is_of_old_weights(fault: Fault) -> None:
+    assert fault.made is not None
+    (mismatch,) = (card for card in diagnosed(fault.made()).report.cards if card.id == "mismatch")
+    is_named = fault.id.startswith("weights never sent")
+    assert mismatch.evidence[0].startswith("It grows from 0") is is_named
+    assert mismatch.suggestion.startswith("Check that the sampler gets the weights") is ("weights" in fault.id)

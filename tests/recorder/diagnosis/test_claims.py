@@ -558,6 +558,14 @@ def mismatch(case: Case, _: str) -> tuple[str, ...]:
     return (means(value for step, value in points if step >= case.last[0].step),)
 
 
+def grown(case: Case, *_: str) -> tuple[str, ...]:
+    """Return the ends of a mismatch that rises, of a policy that samples as ever."""
+    points = sorted(case.run.scalars[SAMPLING].items())
+    assert points[0][1] < 0.1 * points[-1][1]
+    assert abs(fmean(rewards(windows(case)[0])) - fmean(rewards(windows(case)[1]))) < 0.1
+    return tuple(text for step, value in (points[0], points[-1]) for text in (figure(value), str(step)))
+
+
 def kl_alone(case: Case, *_: str) -> tuple[str, ...]:
     """Return the mean KL of the first steps and of the last, if neither rewards nor lengths moved by three errors."""
     sides = windows(case)
@@ -847,12 +855,16 @@ def in_groups_of(case: Case, count: str, text: str) -> tuple[str, ...]:
     return str(len(both)), "; ".join(said)
 
 
-def lose_most(case: Case, text: str, *elsewhere: str) -> tuple[str, ...]:
+def lose_more(case: Case, text: str, _elsewhere: str) -> tuple[str, ...]:
     names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
-    mine = (tasks if names[0][-1].isalnum() else by_family)(filter(ended, case.last))
-    said = recounted(text, {it: f"{it} (mean reward {means(rewards(mine[it]))})" for it in names})
-    rest = [value for name, of in mine.items() if name not in names for value in rewards(of)]
-    return said, *(means(rest) for _ in elsewhere)
+    return more_lost((tasks if names[0][-1].isalnum() else by_family)(filter(ended, case.last)), names, text)
+
+
+def more_lost(mine: Mapping[str, list[Rollout]], names: list[str], text: str) -> tuple[str, str]:
+    """Return the places that are named, each of which must get less than the rest, and what the rest gets."""
+    rest = fmean(value for name, of in mine.items() if name not in names for value in rewards(of))
+    lower = {it: f"{it} (mean reward {means(rewards(mine[it]))})" for it in names if fmean(rewards(mine[it])) < rest}
+    return recounted(text, lower), figure(rest)
 
 
 def of_machine(case: Case, column: str, text: str, *steps: str) -> tuple[str, ...]:
@@ -882,11 +894,10 @@ def machine_of(case: Case) -> list[str]:
     return list(re.findall(r"In metadata\.(\S+) (.+) the mean", case.card.title)[0])
 
 
-def lose_most_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[str, ...]:
+def lose_more_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[str, ...]:
     mine = {it[0].metadata[column]: it for it in grouped(filter(ended, case.last), lambda it: it.metadata[column])}
     names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
-    said = recounted(text, {it: f"{it} (mean reward {means(rewards(mine[it]))})" for it in names})
-    return column, said, means(value for name, of in mine.items() if name not in names for value in rewards(of))
+    return column, *more_lost(mine, names, text)
 
 
 def fell(case: Case, name: str, *groups: str) -> tuple[str, ...]:
@@ -1273,18 +1284,23 @@ def agreed(case: Case, *said: str) -> tuple[str, ...]:
     return str(len(most)), str(len(alike)), said[2], written, str(number), str(len(group)), reference
 
 
+SPEAKS = "an answer that speaks for a tool or a user"
 KINDS = {
+    **dict.fromkeys(("<tool_response>", "\nUser:", "<|im_start|>"), SPEAKS),
     '{"tool"': 'a call without "name"', '"name": "look_up", "arguments": {"item": ': "a call whose JSON is broken",
     "\nAction: open[": "a call in another form", "<function=": "a call in another form",
 }  # fmt: skip
 
 
+def kind_read(text: str) -> str:
+    kind = next((kind for part, kind in KINDS.items() if part in text), "text without a call")
+    return kind if text.strip() else "no text"
+
+
 def kinds_read(rollouts: Iterable[Rollout]) -> Counter[str]:
     """Count the kinds of last answers in 200 of the rollouts, evenly spread."""
     last = [it.turns[-1].text if it.turns else "" for it in rollouts]
-    read = [last[at] for at in sorted({int(at) for at in np.linspace(0, len(last) - 1, 200)})]
-    kinds = [next((kind for part, kind in KINDS.items() if part in text), "text without a call") for text in read]
-    return Counter(kind if text.strip() else "no text" for kind, text in zip(kinds, read, strict=True))
+    return Counter(kind_read(last[at]) for at in sorted({int(at) for at in np.linspace(0, len(last) - 1, 200)}))
 
 
 def last_answers(case: Case, *said: Any) -> tuple[Any, ...]:
@@ -1295,6 +1311,17 @@ def last_answers(case: Case, *said: Any) -> tuple[Any, ...]:
 def low_answers(case: Case, *said: str) -> tuple[str, ...]:
     low, better = map(kinds_read, sides_of(case))
     return str(low.total()), str(low[said[2]]), said[2], str(better.total()), str(better[said[2]])
+
+
+def ends_since(case: Case, *said: str) -> tuple[str, ...]:
+    """Return of how many of all rollouts since a step, and before, the last answer is of the kind that is told."""
+    read = sample(case.run.rollouts, min(1000, len(case.run.rollouts)))
+    (kind,) = re.findall(r"low rollouts that were read, \d+ end with (.*?); of", " ".join(case.card.evidence))
+    since, before = (
+        [kind_read(it.turns[-1].text) == kind for it in read if (it.step >= int(said[2])) is side]
+        for side in (True, False)
+    )
+    return f"{len(read):,}", percent(fmean(since)), said[2], percent(fmean(before))
 
 
 def kept(case: Case, *_: str) -> tuple[str, str]:
@@ -1334,6 +1361,7 @@ COUNTS: dict[str, Count] = {
     "# of them have 5 or more marked answers that were read; in # most agree on one that is not the reference. @: @ in "
     "# of #, the reference is @.": agreed,
     "Of # low rollouts that were read, # end with @; of # better ones, #.": low_answers,
+    "Of # rollouts of all steps that were read, # of those since step # end so, # of those before.": ends_since,
     "Of # that were read, # end with @[, # end with @][, # end with @].": last_answers,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,
@@ -1497,6 +1525,8 @@ COUNTS: dict[str, Count] = {
     ),
     "Trainer/sampler mismatch: # nats per token": mismatch,
     "Mean |log p (trainer) - log p (sampler)|: # nats per token.": mismatch,
+    "It grows from # (step #) to # (step #), as if the sampler did not get the trainer's weights: a wrong dtype or "
+    "temperature shows from the first step on.": grown,
     "Trainer/sampler mismatch: the mean importance-sampling ratio is #": lambda c, _: (figure(logged(c, RATIO)),),
     "If both agree it is 1. The loss is weighted by it: # of the gradient is lost.": lambda c, _: (
         percent(1 - logged(c, RATIO)),
@@ -1625,9 +1655,8 @@ COUNTS: dict[str, Count] = {
     "Over time (steps #\u2013# against #\u2013#): @.": over_time,
     "Over time (steps #\u2013# against #\u2013#, @): @.": over_time,
     "In low rollouts of # groups: @.": in_groups_of,
-    "By tasks, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most,
-    "By tasks, rollouts that ended normally lose most in @.": lose_most,
-    "By families of tasks, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most,
+    "By tasks, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more,
+    "By families of tasks, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more,
     "Of rollouts that ended normally, # fell from # to # at step # (between steps # and #).": fell,
     "Of rollouts that ended normally, # fell from # to # at step #.": fell,
     "Compared with the best 1% of rollouts, averaged over all and weighted: @ less.": shortfalls,
@@ -1704,7 +1733,7 @@ COUNTS: dict[str, Count] = {
             percent(fmean(own for it, own in c.of_card() if (it.metadata["host"] == host) is side)), host,
         )
     )[:3],
-    "By metadata.#, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most_by,
+    "By metadata.#, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more_by,
     "In metadata.# @ the mean reward is #; that of other {rollouts of these groups|groups of these families} is #": (
         lambda c, column, names, *_: (column, names, *of_machine(c, column, names))
     ),

@@ -42,13 +42,19 @@ def test_rollouts_whose_reward_was_never_asked_for_lack_none() -> None:
     assert not any("no valid reward" in it for it in said(rows))
 
 
-def test_the_environment_that_loses_most_is_named() -> None:
-    rows = replace(made(reward=np.where(GROUP % 2 == 0, 0.2, 0.8) > NOISE), eval=GROUP % 2, evals=["shop", "home"])
+@pytest.mark.parametrize("rare", [0, 2])
+def test_an_environment_that_loses_more_is_named(rare: int) -> None:
+    """Of another, which always gets 0, too few groups are known to tell that this is no chance."""
+    rows = replace(
+        made(reward=np.where(GROUP % 2 == 0, 0.2, 0.8) > NOISE), eval=GROUP % 2, evals=["shop", "home", "hut"]
+    )
+    is_rare = GROUP[-1] + 1 - rare <= GROUP
+    rows = replace(rows, eval=np.where(is_rare, 2, rows.eval), reward=np.where(is_rare, 0.0, rows.reward))
     found = said(rows)
     low = rows.reward[(rows.eval == 0) & (rows.step >= 11)].mean()
-    high = rows.reward[(rows.eval == 1) & (rows.step >= 11)].mean()
+    high = rows.reward[(rows.eval > 0) & (rows.step >= 11)].mean()
     assert (
-        f"By evals, rollouts that ended normally lose most in shop (mean reward {low:.3g}); elsewhere it is {high:.3g}."
+        f"By evals, rollouts that ended normally lose more in shop (mean reward {low:.3g}); elsewhere it is {high:.3g}."
         in found
     )
 

@@ -31,7 +31,7 @@ def test_the_loss_of_rollouts_that_ended_is_split_by_function_task_and_habit() -
     shortfall = (1.0 - right[rows.reward < report.fall.best].mean()) * lost
     assert f"correct {shortfall:.3g}" in said
     assert (
-        "By tasks, rollouts that ended normally lose most in task 1 (mean reward 0.303); elsewhere it is 0.919." in said
+        "By tasks, rollouts that ended normally lose more in task 1 (mean reward 0.303); elsewhere it is 0.919." in said
     )
     assert "turns 13, in better ones 7" in said
     assert said.endswith(

@@ -10,8 +10,10 @@ from logs_ui.recorder.diagnosis import diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.diagnosis.unparsed_calls import _end, _quote
 from tests.faults.columns import diagnosed
-from tests.faults.registry import FAULTS
+from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
+
+SPEAKS = "an answer that speaks for a tool or a user"
 
 
 @pytest.mark.parametrize(
@@ -32,6 +34,9 @@ from tests.recorder.diagnosis.test_diagnosis import rows_of
         ({"content": "\n" * 100_000}, "no text"),
         ({"content": '```json\n{"name": "look"}\n```'}, "a call in another form"),
         ({"content": "I would look at the door."}, "text without a call"),
+        ({"content": "I look.\n<tool_response>\nA door.\n</tool_response>\nSo it is a door."}, SPEAKS),
+        ({"content": "It is a door.\n\nUser: Thanks!"}, SPEAKS),
+        ({"content": "<think>Does <tool_response> come?</think>It is a door."}, "text without a call"),
         ({"content": [{"type": "text", "text": " "}]}, "no text"),
         ({"content": None}, "no text"),
     ],
@@ -50,6 +55,19 @@ def test_low_rollouts_that_end_with_nothing_are_told_from_better_ones() -> None:
     low = diagnose_rows(rows_of(400, steps=20, reward=place % 2), read_texts=read).scored_low
     assert low is not None
     assert "Of 100 low rollouts that were read, 50 end with no text; of 100 better ones, 0." in low.evidence
+
+
+@pytest.mark.parametrize(
+    ("fault", "is_told"),
+    [(f"invented answers: {it}", True) for it in ("tool", "user", "turn")] + [("healthy, transcripts", False)],
+)
+def test_invented_answers_are_told_with_their_onset(fault: str, *, is_told: bool) -> None:
+    made = next(it.made for it in (*FAULTS, *UNEXPLAINED) if it.id == fault)
+    assert made is not None
+    low = diagnosed(made()).report.scored_low
+    said = [] if low is None else [it for it in low.evidence if SPEAKS in it or " of those since step " in it]
+    assert len(said) == 2 * is_told
+    assert not is_told or 9 <= int(said[1].split("since step ")[1].split()[0]) <= 13
 
 
 @pytest.mark.parametrize(("fault", "said"), [

@@ -42,4 +42,4 @@ def test_findings_and_checks_are_listed(
         (name, (1, 2), [1, 2]) for name in names
     ]
     assert sentence in text
-    assert "not recorded: token ids of the generations" in text
+    assert "not recorded: token ids, or numbers of tokens, of the generations" in text
