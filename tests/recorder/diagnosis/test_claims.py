@@ -4,6 +4,7 @@ A sentence that no claim below describes fails: whoever writes a new one says he
 """
 
 import math
+import operator
 import re
 import unicodedata
 from collections import Counter, defaultdict
@@ -184,6 +185,11 @@ class Case:
             (it.step, it.group, it.generation): {name: facts[name][place] for name in names}
             for place, it in enumerate(self.run.rollouts)
         }
+
+    @cached_property
+    def numbers(self) -> Mapping[int, int]:
+        """Return the ids that the rollouts have in filters, by `id`."""
+        return {id(rollout): number for number, rollout in enumerate(self.run.rollouts, 1)}
 
     def of_card(self) -> list[tuple[Rollout, bool]]:
         """Return the rollouts of the last steps, and whether the card is about them."""
@@ -641,6 +647,26 @@ def room(case: Case, name: str) -> str:
     given = [parts(it)[name] for it in case.run.rollouts]
     most = max(given) if np.ptp(given) > 0 or max(given) > 0 else weight(case, name)
     return figure(max(most, 0.0) - fmean(parts(it)[name] for it in case.last))
+
+
+def low_at(case: Case, _share: str, name: str, _low: str, payer: str | None, _high: str | None) -> tuple[Any, ...]:
+    """Return the share of rollouts at a function's last mean or below, and at half of the rise of another or above."""
+    first, last = windows(case)
+    low = fmean(values(last, name))
+    high = 0.0 if payer is None else fmean(fmean(values(side, payer)) for side in (first, last))
+
+    def is_low(rollout: Rollout) -> bool:
+        is_paid = payer is None or values([rollout], payer)[0] >= high - SAME
+        return is_paid and values([rollout], name)[0] <= low + SAME
+
+    return case.share(is_low), name, figure(low), payer, payer and figure(high)
+
+
+def longer(case: Case, *_: str) -> tuple[str, str]:
+    """Return the share of rollouts of the median's length or more, or of twice the first length or more."""
+    first = fmean(map(length, windows(case)[0]))
+    least = 2 * first if case.card.title.startswith("Answers grow") else median(map(length, case.last))
+    return case.share(lambda rollout: length(rollout) >= least), f"{math.ceil(least):,}"
 
 
 def hacked(case: Case, name: str, how: str) -> tuple[str, ...]:
@@ -1754,6 +1780,8 @@ COUNTS: dict[str, Count] = {
     "References, as # has them: @.": named_references,
     "Of # of their answers that were read, # end with the reference, in some form; of # to other tasks that do not "
     "count, #.": answers_that_hold,
+    "# of rollouts have # at # or less[ and # at # or more]": low_at,
+    "# of rollouts have #+ tokens per turn": longer,
     "# of # rollouts are affected.": lambda c, *_: (
         str(sum(own for _, own in c.of_card())), str(len(c.last)),
     ),
@@ -2012,6 +2040,81 @@ COUNTS |= {
 }  # fmt: skip
 
 
+# --- What a card costs, and which rollouts its filter opens
+
+
+def loses(case: Case) -> tuple[float, ...]:
+    """Return what the card's rollouts lose more than the others, and what they lose, per rollout of the last steps."""
+    own, others = (
+        [short(case, rollout) for rollout, is_own in case.of_card() if is_own is side] for side in (True, False)
+    )
+    share = len(own) / len(case.last)
+    return share * (fmean(own) - fmean(others or [0.0])), share * fmean(own)
+
+
+def loses_signal(case: Case) -> tuple[float, ...]:
+    """Return the loss of all rollouts, times the share of groups in which functions cancel out."""
+    share, lost = fmean(map(cancels, case.groups)), fmean(short(case, rollout) for rollout in case.last)
+    return (share * lost,) if "cancel" in case.card.title else ()
+
+
+COSTS: dict[str, Callable[[Case], tuple[float, ...]]] = {
+    **dict.fromkeys(("loops", "truncation", "empty_answers", "cut_prompts", "unfilled_prompts", "lost_format"), loses),
+    **dict.fromkeys(("never_acted", "parse_failures", "degenerate_text", "never_matches"), loses),
+    "reward_parts": loses_signal,
+}
+"""Returns what a card may cost, by its id: nothing where that is not counted."""
+
+
+def cause(rollout: Rollout) -> str:
+    if error(rollout):
+        return "infrastructure"
+    return "invalid_reward" if reward(rollout) is None else "wrong_answer" if ended(rollout) else "another"
+
+
+COLUMNS: dict[str, Callable[[Rollout], Any]] = {
+    "step": lambda rollout: rollout.step,
+    "reward": reward,
+    "task": task,
+    "family": lambda rollout: f"{task(rollout).partition('/')[0]}/",
+    "stop": stop_reason,
+    "cause": cause,
+    "action_tail": tail,
+    "repeats": repeats,
+    "env_steps": lambda rollout: len(actions(rollout)) or None,
+    "prompt_tokens": lambda rollout: rollout.tokens and len(rollout.tokens.prompt_ids),
+}
+"""Returns a rollout's value by the filter's name of its column."""
+
+SIGNS = {"<": operator.lt, "<=": operator.le, ">": operator.gt, ">=": operator.ge}
+
+
+def opens(case: Case, rollout: Rollout, where: str) -> bool:
+    """Return whether a filter selects a rollout."""
+    terms = re.findall(r"(-?)(\w+)(?:\.(\w+))?([:<>]=?)((?:\"[^\"]*\"|[^\s\"])+)", where)
+    return all(
+        has(value_of(case, rollout, name, key), sign, text) is not bool(minus) for minus, name, key, sign, text in terms
+    )
+
+
+def value_of(case: Case, rollout: Rollout, name: str, key: str) -> Any:
+    if key:
+        return {"rewards": rollout.values or {}, "metadata": rollout.metadata}[name].get(key)
+    return case.numbers[id(rollout)] if name == "id" else COLUMNS[name](rollout)
+
+
+def has(value: Any, sign: str, text: str) -> bool:
+    """Return whether a value is what a term says: `>=2`, `:none`, `:a,"b c"` or `:3..5,7`."""
+    if value is None or text == "none":
+        return value is None and text == "none"
+    if sign != ":":
+        return bool(SIGNS[sign](value, float(text)))
+    entries = [entry.strip('"') for entry in re.findall(r"\"[^\"]*\"|[^,]+", text)]
+    if isinstance(value, str):
+        return value in entries
+    return any(float(entry.split("..")[0]) <= value <= float(entry.split("..")[-1]) for entry in entries)
+
+
 CLAIMS = {re.compile(pattern(template)): count for template, count in COUNTS.items()}
 
 
@@ -2043,7 +2146,7 @@ def test_each_sentence_is_what_the_generator_made(planted: tuple[Fault, Case]) -
     wrong = []
     for card in filter(None, (*case.report.cards, case.report.scored_low)):
         case.card = card
-        for sentence in (card.title, *card.evidence):
+        for sentence in (card.title, *card.evidence, *[card.extent] * bool(card.clause)):
             if sentence.startswith(PLAIN):
                 continue
             match = next(filter(None, (it.fullmatch(sentence) for it in CLAIMS)), None)
@@ -2052,3 +2155,43 @@ def test_each_sentence_is_what_the_generator_made(planted: tuple[Fault, Case]) -
             if (counted := count(case, *match.groups())) != match.groups():
                 wrong.append(f"{sentence!r} is {counted}")
     assert wrong == []
+
+
+def test_each_card_costs_what_its_rollouts_lose(planted: tuple[Fault, Case]) -> None:
+    _, case = planted
+    for card in case.report.cards:
+        case.card = card
+        known = COSTS[card.id](case) if card.id in COSTS and card.cost is not None else ()
+        assert not known or any(card.cost == pytest.approx(cost) for cost in known), card.title
+
+
+def test_last_answers_are_read_where_most_lack_an_action(planted: tuple[Fault, Case]) -> None:
+    _, case = planted
+    for card in (card for card in case.report.cards if card.id == "parse_failures"):
+        case.card = card
+        own = [rollout for rollout, is_own in case.of_card() if is_own]
+        lack = sum(rollout.turns[-1].action is None and not is_cut(rollout) for rollout in own)
+        is_read = any("that were read" in sentence for sentence in card.evidence)
+        assert is_read is (2 * lack >= len(own)), card.evidence
+
+
+def test_each_filter_opens_the_rollouts_of_its_card(planted: tuple[Fault, Case]) -> None:
+    _, case = planted
+    for card in case.report.cards:
+        names = re.findall(r"(?:^|\s)-?(\w+)[.:<>]", re.sub(r"\"[^\"]*\"", "", card.where))
+        if {*names} <= {"id", "rewards", "metadata", *COLUMNS}:  # others are counted while a run is recorded
+            opened = [opens(case, rollout, card.where) for rollout in case.last]
+            assert card.own is None or opened == card.own.tolist(), card.where
+            # One about all rollouts may open the step at which to look.
+            assert card.share == 1.0 or card.share == pytest.approx(fmean(opened)), card.where
+
+
+def test_the_task_that_loses_most_is_named() -> None:
+    (fault,) = (fault for fault in GENERATED if fault.id == "forgotten task")
+    assert fault.made is not None
+    card = diagnosed(fault.made()).report.scored_low
+    assert card is not None
+    assert (
+        "By tasks, rollouts that ended normally lose most in task 1 (mean reward 0); elsewhere it is 0.533."
+        in card.evidence
+    )
