@@ -1858,11 +1858,12 @@ def counted(case: Case, *groups: str) -> tuple[str, ...]:
     return str(sum(map(case.solved, mine))), str(len(mine)), groups[2]
 
 
-def otherwise_counted(case: Case, *_: str) -> tuple[str, str, str]:
+def otherwise_counted(case: Case, *_: str) -> tuple[str | None, ...]:
     mine = in_form(case)
     others = [it for it in case.last if given(it) == right(it) and it not in mine]
     same = [it for it in others if (it.step, it.group) in {(one.step, one.group) for one in mine}]
-    return percent(fmean(map(case.solved, others))), str(sum(map(case.solved, same))), str(len(same))
+    counts = (str(sum(map(case.solved, same))), str(len(same))) if same else (None, None)
+    return percent(fmean(map(case.solved, others))), *counts
 
 
 def right(it: Rollout) -> str:
@@ -1966,9 +1967,8 @@ COUNTS |= {
     "Such answers: @[.]": lambda c, shown, *_: (
         recounted(shown, {it: it for it in dict.fromkeys(map(written, in_form(c)))}), *_[:1],
     ),
-    "Of the right answers that are written otherwise[, or elsewhere], # count; of those in the same groups, # of #.": (
-        otherwise_counted
-    ),
+    "Of the right answers that are written otherwise[, or elsewhere], # count"
+    "[; of those in the same groups, # of #].": otherwise_counted,
     "# final answers of the last steps were read, and compared with the column answer.": lambda c, _: (
         str(len(c.last)),
     ),
@@ -2192,6 +2192,6 @@ def test_the_task_that_loses_most_is_named() -> None:
     card = diagnosed(fault.made()).report.scored_low
     assert card is not None
     assert (
-        "By tasks, rollouts that ended normally lose most in task 1 (mean reward 0); elsewhere it is 0.533."
+        "By tasks, rollouts that ended normally lose more in task 1 (mean reward 0); elsewhere it is 0.533."
         in card.evidence
     )
