@@ -1106,6 +1106,13 @@ def heard_by(case: Case, quoted: str, *groups: str, most: bool = False) -> tuple
     return quoted if is_heard else "", *shares, groups[-1]
 
 
+def heard_by_kinds(case: Case, quoted: str, *groups: str) -> tuple[str, ...]:
+    """Return the same of observations that all hold a text, which more kinds have behind other words."""
+    heard = [told(turn.observation) for it in case.run.rollouts for turn in it.turns if hears_turn(turn, quoted)]
+    more = len({text.partition(quoted[:-1])[0] for text in heard}) - 1
+    return quoted if heard else "", str(more), *heard_by(case, quoted, *groups[1:])[1:]
+
+
 def read_of(case: Case, *groups: str) -> tuple[str, ...]:
     """Return of how many answers to these actions a sample must be about the same share as of all."""
     quoted = "".join(re.findall("\u201c(.*)\u201d", case.card.title))
@@ -1154,6 +1161,8 @@ def unchanged_of(case: Case, _now: str, _before: str, step: str) -> tuple[str, .
 
 def hears_turn(turn: Turn, quoted: str) -> bool:
     heard = told(turn.observation)
+    if quoted.endswith("\u2026"):
+        return quoted[:-1] in heard
     return heard == quoted or (bool(quoted) and without_numbers(heard) == without_numbers(quoted))
 
 
@@ -1595,6 +1604,7 @@ COUNTS: dict[str, Count] = {
         name, figure(fmean(parts(it)[name] for it in windows(c)[1]) - fmean(parts(it)[name] for it in windows(c)[0])),
     ),
     "\u201c@\u201d is answered to # of rollouts, # before step #": heard_by,
+    "\u201c@\u201d (or one of # more) is answered to # of rollouts, # before step #": heard_by_kinds,
     "# of rollouts get mostly one text as observation, not all the same, # before step #": unchanged_of,
     "An empty text is answered to # of rollouts, # before step #": lambda c, *g: heard_by(c, "", *g)[1:],
     "\u201c@\u201d is most of what # of rollouts get as observations, # before step #": lambda c, *g: (
