@@ -170,7 +170,45 @@ def out_of_quota(place: Place) -> Played:
     return replace(played, task=task)
 
 
+# --- No check knows it: an error that some rollouts of a group hear, from the first step on
+
+
+def shared_orders(place: Place) -> Played:
+    """Rollouts of a group share a shop: what the first has done, the others cannot do again, if anything is done."""
+    order = f"#W{place.task * 7919 + place.step * 104_729 + place.group:07d}"
+    kind, done = (("cancel", "cancelled"), ("refund", "refunded"), ("ask", "asked"))[place.task % 3]
+    is_hit = kind != "ask" and place.generation > 0 and place.random.random() < 0.8
+    right = not is_hit and place.random.random() < 0.75
+    refused = "Error: payment method does not match"
+    heard = f"Error: order {order} is already {done}" if is_hit else f"reference {said(place, 2)}"
+    if not is_hit and kind != "ask" and place.random.random() < (0.1 if right else 0.3):
+        heard = refused
+    turns = [_call(place, "get_order", said(place, 6)), _call(place, f"{kind}_order", heard)]
+    turns.append(Turn(f"{said(place, 4)}"))
+    task = f"{kind}/{place.task:02d}"
+    return Played(turns, float(right), stop="stop", task=task, is_hit=is_hit)
+
+
+def locked_files(place: Place) -> Played:
+    """A third of the sandboxes own their files as root; failed assertions are as frequent among the solved."""
+    is_hit = place.random.random() < 0.35
+    locked = f"PermissionError: [Errno 13] Permission denied: '/home/{place.random.randrange(10**6)}/{said(place, 1)}'"
+    failed = f"AssertionError: expected {place.random.randrange(99)}, got '{said(place, 1)}'"
+    is_asserted = place.random.random() < 0.5
+    turns = [_call(place, "run", failed if is_asserted else said(place)), _call(place, "edit", said(place))]
+    turns += [_call(place, "save", locked if is_hit else f"saved {said(place, 2)}"), Turn(f"Done {said(place, 3)}")]
+    return Played(turns, _chance(place, 0.05 if is_hit else 0.6), stop="stop", is_hit=is_hit)
+
+
 # --- Healthy
+
+
+def errors_of_all_kinds(place: Place) -> Played:
+    """Many kinds of errors, as frequent in solved rollouts as in others."""
+    kinds = [f"{word.title()}Error: {other} is not {word}" for word in WORDS[:6] for other in WORDS[6:10]]
+    heard = [place.random.choice(kinds) if place.random.random() < 0.6 else said(place) for _ in range(3)]
+    turns = [*(_call(place, "run", text) for text in heard), Turn(f"Done {said(place, 3)}")]
+    return Played(turns, _chance(place, 0.3 + 0.4 * place.progress), stop="stop")
 
 
 def harder_of_a_family(place: Place) -> Played:
@@ -237,8 +275,14 @@ FAULTS: tuple[Fault, ...] = (
            "hacking", paid),
     _fault("healthy observation: errors", "Healthy: observations that are errors, rare ones, and those of new tasks",
            None, errors_are_the_task),
+    _fault("healthy observation: kinds", "Healthy: errors of all kinds, which tell nothing", None, errors_of_all_kinds),
     _fault("healthy observation: explores", "Healthy: a new action has a new answer", None, explores),
     _fault("healthy observation: harder", "Healthy: new tasks of a family have texts of their own", None,
            harder_of_a_family),
     _fault("healthy observation: other tasks", "Healthy: other tasks have other texts", None, other_tasks),
 )  # fmt: skip
+
+UNEXPLAINED: tuple[Fault, ...] = (
+    _fault("error within groups: shop", "Rollouts of a group share a database", None, shared_orders),
+    _fault("error within groups: files", "Files that a third of the rollouts cannot write", None, locked_files),
+)

@@ -35,5 +35,5 @@ FAULTS: tuple[Fault, ...] = (
     *evaluating.FAULTS,
 )
 
-UNEXPLAINED: tuple[Fault, ...] = (*functions.UNEXPLAINED, *prompting.UNEXPLAINED)
-"""Runs that get worse, of which no finding says why: facts beside the fall are told."""
+UNEXPLAINED: tuple[Fault, ...] = (*functions.UNEXPLAINED, *prompting.UNEXPLAINED, *observing.UNEXPLAINED)
+"""Runs of which no finding says why: facts beside the fall, and what differs within groups, are told."""
