@@ -1,19 +1,18 @@
 """Finds tasks that are never solved, and places in which nothing is solved."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from logs_ui.recorder.action_text import observed_text
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
 from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.checks.never_matches import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import SURER
+from logs_ui.recorder.diagnosis.error_lines import list_errors
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import extent, mean, tried
 from logs_ui.recorder.diagnosis.outcome import DIFFICULTY
@@ -36,7 +35,6 @@ _LENGTH = 60  # characters of an answer that is quoted
 _MOST = 0.5  # of the last rollouts are of tasks that are never solved [ours]
 _HEARD, _HARDLY = 32, 0.1  # rollouts whose observations are read; of the others that have the same error [ours]
 _PLACES = 8  # of one kind, with the most rollouts, that are compared [ours]
-_ERROR = re.compile(r"^[^\w\n.]*([\w.]*?(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
 _VERIFY = "Verify these references by hand first: the model may be right."
 
 
@@ -203,21 +201,12 @@ def _quote_error(run: Run, inside: Bools) -> list[str]:
     others.
     """
     sides = [run.sample(of, _HEARD).values() for of in (inside, ~inside)]
-    heard = [
-        ["\n".join(observed_text(action.get("observation")) or "" for action in texts.actions) for texts in side]
-        for side in sides
-    ]
-    mine, others = (Counter(line for text in side for line in _list_errors(text)) for side in heard)
+    mine, others = (Counter(line for texts in side for line in list_errors(texts)) for side in sides)
     line, count = next(iter(mine.most_common(1)), ("", 0))
     if not line or count < len(sides[0]) / 2 or others[line] > _HARDLY * len(sides[1]):
         return []
     said = f"In {count} of {len(sides[0])} of them that were read, and {others[line]} of {len(sides[1])} others"
     return [f"{said}, an observation says \u201c{line[:_LENGTH]}\u201d."]
-
-
-def _list_errors(text: str) -> set[str]:
-    """Return the lines that name an error, without signs before it."""
-    return {line.rstrip() for line in _ERROR.findall(text)}
 
 
 def _name_agreed(run: Run, hopeless: Bools) -> list[str]:

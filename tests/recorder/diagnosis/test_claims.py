@@ -356,6 +356,45 @@ def told_error(case: Case, *groups: str) -> tuple[str, ...]:
     return *map(str, counts), groups[4]
 
 
+def hears_error(it: Rollout, line: str) -> bool:
+    """Return whether an observation has a line that is like this one, but for what an ellipsis stands for."""
+    like = re.escape(line).replace("\u2026", ".*").replace(r"\ .*", ".*")
+    return any(re.search(like, told(turn.observation)) for turn in it.turns)
+
+
+def within(
+    groups: Iterable[list[Rollout]], chosen: Callable[[Rollout], bool], value: Callable[[Rollout], float]
+) -> Any:
+    """Return the means of the chosen rollouts, and of the others of their groups, each group by what it tells."""
+    sums, whole = [0.0, 0.0], 0.0
+    for group in groups:
+        sides = [[value(it) for it in group if chosen(it) is side] for side in (True, False)]
+        if all(sides):
+            weight = len(sides[0]) * len(sides[1]) / len(group)
+            sums = [total + weight * fmean(side) for total, side in zip(sums, sides, strict=True)]
+            whole += weight
+    return [total / whole for total in sums]
+
+
+def near(texts: Iterable[str], values: Iterable[float]) -> list[str]:
+    """Return the texts where a sample may have them and all have these values, else the values."""
+    pairs = zip(texts, values, strict=True)
+    return [
+        text if abs(float(text.removesuffix("%")) / (100 if "%" in text else 1) - value) < 0.1 + 0.1 * abs(value)
+        else f"{value}"
+        for text, value in pairs
+    ]  # fmt: skip
+
+
+def told_in_groups(case: Case, count: str, line: str, *shares: str) -> tuple[str, ...]:
+    """Return the same of all groups, of which some were read, as far as it is near."""
+    low, better = (set(map(id, side)) for side in sides_of(case))
+    both = [[it for it in group if id(it) in low | better] for group in case.groups]
+    groups = sum(0 < sum(id(it) in low for it in group) < len(group) for group in both)
+    values = within(both, lambda it: id(it) in low, lambda it: float(hears_error(it, line)))
+    return count if 5 <= int(count) <= groups else str(groups), line, *near(shares, values)
+
+
 @lru_cache(1)
 def hopeless(case: Case, title: str) -> set[str]:
     """Return the tasks of the place that a card names, else those that are never solved."""
@@ -1562,6 +1601,7 @@ COUNTS: dict[str, Count] = {
     "Rollouts score low, and how most of them ended is not recorded, mostly in #: # of the lost reward": of_loss,
     "Over time (steps #\u2013# against #\u2013#): @.": over_time,
     "Over time (steps #\u2013# against #\u2013#, @): @.": over_time,
+    "In low rollouts of # groups: the share of rollouts that hear \u201c@\u201d #, in better ones #.": told_in_groups,
     "In low rollouts of # groups: @.": in_groups_of,
     "By tasks, rollouts that ended normally lose most in @; elsewhere it is #.": lose_most,
     "By tasks, rollouts that ended normally lose most in @.": lose_most,

@@ -1,13 +1,11 @@
 """Where a finding is: named if nearly all of its rollouts are there, and hardly any of the others."""
 
 from collections.abc import Callable
-from time import perf_counter
 
 import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Report, diagnose_rows
-from logs_ui.recorder.diagnosis.checks import never_solved
 from logs_ui.recorder.diagnosis.task_families import families
 from logs_ui.recorder.diagnosis.wording import list_places
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
@@ -188,19 +186,6 @@ def test_a_rank_whose_shard_is_harder_is_no_fault_of_the_set_up(seed: int) -> No
     )
     assert "or its tasks are harder" in card(report, "worse_place").suggestion
     assert report.verdict.id != "setup"
-
-
-def test_a_line_that_names_an_error_is_quoted_without_signs_before_it() -> None:
-    text = "ok\n  E   .x.ValueError: bad  \r\n>> KeyError\n#...#\nNo Errors here\njson.JSONDecodeError: at 3\n"
-    assert never_solved._list_errors(text) == {"KeyError", "json.JSONDecodeError: at 3"}
-
-
-@pytest.mark.timeout(5)
-@pytest.mark.parametrize("part", ["\n", ".", "##########\n#  .  @  #\n", "Error ", "ErrorError", "| - |\n", ".\n"])
-def test_errors_are_looked_for_in_long_observations(part: str) -> None:
-    start = perf_counter()
-    never_solved._list_errors(part * 20_000)
-    assert perf_counter() - start < 0.5
 
 
 def test_of_many_unsolved_values_the_largest_are_named() -> None:
