@@ -395,6 +395,29 @@ def told_in_groups(case: Case, count: str, line: str, *shares: str) -> tuple[str
     return count if 5 <= int(count) <= groups else str(groups), line, *near(shares, values)
 
 
+def differ_most(case: Case, text: str) -> tuple[str]:
+    """Return what the generator measured, or which errors were heard, of all groups, as far as it is near."""
+    name, low = new_value(case)
+    said = []
+    for part in text.split(" and "):
+        label, *shown = re.findall(r"(.+) \((\S+), others (\S+)\)", part)[0]
+        line = "".join(re.findall("\u201c(.*)\u201d", label))
+        metric = label.removeprefix("metrics.")
+        means_of = within(
+            case.groups,
+            lambda it: values([it], name)[0] == low,
+            lambda it: float(hears_error(it, line) if line else it.metadata["metrics"][metric]),  # noqa: B023
+        )
+        mine, others = near(shown, means_of)
+        said.append(f"{label} ({mine}, others {others})")
+    return (" and ".join(said),)
+
+
+def like_others(case: Case, count: str, names: str) -> tuple[str | None, ...]:
+    more = re.findall(r"and (\d+) more$", names)
+    return "" if are_alike(case) else str(3 + int(more[0])), names
+
+
 @lru_cache(1)
 def hopeless(case: Case, title: str) -> set[str]:
     """Return the tasks of the place that a card names, else those that are never solved."""
@@ -1627,7 +1650,8 @@ COUNTS: dict[str, Count] = {
     "# gives # to # since step #, # to # before: another scale": other_scale,
     "Before step #: median # of # rollouts; since then: # of #.": medians_of_sizes,
     "Its other values have not fallen: mean # before, # since.": other_values,
-    "The rollouts that get it are like others of their groups: no other figure differs clearly.": are_alike,
+    "These rollouts are like others of their groups: none of # figures differs clearly (@).": like_others,
+    "These rollouts differ from others of their groups most in @.": differ_most,
     "By place in the batch: # of each step's first half, # of its second.": halves,
     "# of rollouts say nothing: their answers are empty": lambda c, _: (c.share(is_silent),),
     "# of # rollouts have neither a tool call nor text, but for white space.": lambda c, *_: (

@@ -62,3 +62,23 @@ def test_errors_are_looked_for_in_long_observations(part: str) -> None:
     start = perf_counter()
     merge_errors({1: Texts([], [{"observation": "Error" + part * 20_000}])})
     assert perf_counter() - start < 0.5
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        (
+            "timeout",
+            "These rollouts differ from others of their groups most in metrics.judge_seconds (60.2, others 6.63).",
+        ),
+        ("retries", "These rollouts differ from others of their groups most in metrics.retries (4, others 0.502)."),
+        (
+            "in time",
+            "none of 9 figures differs clearly (metrics.judge_seconds, tokens per turn, sampled tokens and 6 more).",
+        ),
+    ],
+)
+def test_a_failing_judge_is_told_by_what_the_rollout_function_measured(name: str, said: str) -> None:
+    (fault,) = (fault for fault in FAULTS if fault.id == f"failing judge: {name}")
+    assert fault.made is not None
+    assert any(it.endswith(said) for it in diagnosed(fault.made()).report.cards[0].evidence)
