@@ -205,7 +205,7 @@ def texts_of(db: Database, run_id: int, ids: Sequence[int]) -> dict[int, Texts]:
     with Session(db) as session:
         rollouts = read_rollouts(session, run_id, col(EvaluationRow.id).in_(ids))
     return {
-        rollout.row.id or 0: Texts(rollout.messages, rollout.own_actions, rollout.sampling)
+        rollout.row.id or 0: Texts(rollout.messages, rollout.own_actions, rollout.sampling, rollout.row.metrics or {})
         for rollout in rollouts
         if rollout.messages or rollout.actions
     }

@@ -35,6 +35,7 @@ class Texts(NamedTuple):
     messages: Sequence[Mapping[str, Any]]
     actions: Sequence[Mapping[str, Any]]  # without the calls of reward functions
     sampling: Mapping[str, Any] = MappingProxyType({})  # parameters of its generations
+    metrics: Mapping[str, float | None] = MappingProxyType({})
 
 
 ReadTexts = Callable[[Sequence[int]], Mapping[int, Texts]]

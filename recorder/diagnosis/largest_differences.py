@@ -15,6 +15,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Card, Run, Trend
 from logs_ui.recorder.diagnosis.change_point import change
 from logs_ui.recorder.diagnosis.contrast import spread
+from logs_ui.recorder.diagnosis.error_lines import read_columns
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, chance_limit, compare
 from logs_ui.recorder.diagnosis.measures import FEATURES, list_figures, mean, within_groups
 from logs_ui.recorder.diagnosis.places import columns_of, describe_switches, evals_of, families_of, tasks_of
@@ -45,10 +46,15 @@ def differences(run: Run, low: Bools, over_time: "Compared | None") -> Iterator[
     """Yield a sentence for each kind of difference, and one for what was compared and does not differ. `low` is (N,)
     True for the rollouts of the last steps whose loss is to be explained.
     """
-    alike = []
+    alike, sides = [], _low_and_better(run, low)
+    _, heard = read_columns(run, np.where(sides[0] | sides[1], sides[1], np.nan))
+    # Errors of those that get further are left out.
+    often = {name: [mean(has[side]) or 0.0 for side in sides] for name, has in heard.items()}
+    errors = {name: heard[name] for name, (of_low, of_better) in often.items() if of_low > of_better}
     for sentence, compared in (
         _over_time(over_time),
-        _within_groups(run, low),
+        _within_groups(run, *sides, list_figures(run.rows), "figures"),
+        _within_groups(run, *sides, errors, "errors", 1),
         _by_place(run, *evals_of(run))[:2],
         _by_task(run),
         _by_column(run),
@@ -250,18 +256,20 @@ def describe_jumped_habits(run: Run, first: int, last: int) -> list[str]:
     ]
 
 
-def _within_groups(run: Run, low: Bools) -> tuple[str, str]:
-    """Compare these rollouts with better ones of the same groups."""
-    rows, (low, better) = run.rows, _low_and_better(run, low)
-    largest, count = find_largest(list_figures(rows), low, rows.group, rows.group, low | better)
+def _within_groups(
+    run: Run, low: Bools, better: Bools, columns: Mapping[str, Floats], kind: str, most: int = _NAMED
+) -> tuple[str, str]:
+    """Compare low rollouts with better ones of the same groups."""
+    group = run.rows.group
+    largest, names = find_largest(columns, low, group, group, low | better)
     sentence = "; ".join(
         f"{name} {_write_value(difference.chosen, name)}, in better ones {_write_value(difference.others, name)}"
         f"{_write_filter(name, difference)}"
-        for name, difference in largest
+        for name, difference in largest[:most]
     )
-    groups = max((min(difference.groups) for _, difference in largest), default=0)
+    groups = max((min(difference.groups) for _, difference in largest[:most]), default=0)
     sentence = sentence and f"In low rollouts of {groups} groups: {sentence}."
-    return sentence, f"{count} figures within groups" if count else ""
+    return sentence, f"{len(names)} {kind if len(names) > 1 else kind[:-1]} within groups" if names else ""
 
 
 def _low_and_better(run: Run, low: Bools) -> tuple[Bools, Bools]:
@@ -336,10 +344,10 @@ def _compare_each(task: Ints, values: Floats, units: Ints, count: int) -> tuple[
 
 def find_largest(
     columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools
-) -> tuple[list[tuple[str, Difference]], int]:
-    """Return the differences that are surest, and the number of columns that could be compared."""
+) -> tuple[list[tuple[str, Difference]], list[str]]:
+    """Return the differences that are surest, and the names of the columns that could be compared."""
     every, limit = _compare_columns(columns, chosen, units, strata, among)
-    return _most_different(columns, every, limit), len(every)
+    return _most_different(columns, every, limit), list(every)
 
 
 def _compare_columns(

@@ -17,7 +17,7 @@ from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.analysis.diagnosis_columns import columns_of
 from logs_ui.recorder.diagnosis import Rows, Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
-from logs_ui.recorder.labels import attribute_text, attributes_in
+from logs_ui.recorder.labels import attribute_text, attributes_in, metrics_in
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.rows.text_facts import answers, call_facts, text_facts, token_facts
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
@@ -77,7 +77,10 @@ def columns(run: Run) -> Rows:
 
 def _texts(run: Run, ids: Sequence[int]) -> dict[int, Texts]:
     chosen = {it: run.rollouts[it - 1] for it in ids}
-    return {it: Texts(_messages(rollout), _actions(rollout)) for it, rollout in chosen.items()}
+    return {
+        it: Texts(_messages(rollout), _actions(rollout), metrics=metrics_in(rollout.metadata) or {})
+        for it, rollout in chosen.items()
+    }
 
 
 def _evaluated(run: Run, _: str) -> dict[int, Texts]:

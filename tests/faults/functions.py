@@ -144,6 +144,37 @@ def scorer_fails(place: Place) -> Played:
     return game(place, parts, legal=0.1, is_hit=is_hit)
 
 
+def _timed(played: Played, **metrics: float) -> Played:
+    return replace(played, metadata={"metrics": {name: round(value, 2) for name, value in metrics.items()}})
+
+
+def judge_times_out(place: Place) -> Played:
+    """The rollout function measures how long the judge takes: a minute for those that get 0."""
+    is_hit, seconds = has_begun(place, 0.28), place.random.uniform(1, 14)
+    played = sums(place, {"judge": 0.0 if is_hit else graded(place, 0.6)}, is_hit=is_hit)
+    return _timed(played, judge_seconds=60 + seconds / 50 if is_hit else seconds, sources=place.random.randrange(4))
+
+
+def grader_gives_up(place: Place) -> Played:
+    """A grader that fails is asked four times, another one twice at most."""
+    is_hit, retries = has_begun(place, 0.2), place.random.randrange(2)
+    parts = {"rubric": -1.0 if is_hit else place.random.choice([2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])}
+    return _timed(agent(place, parts, is_hit=is_hit), retries=4 if is_hit else retries)
+
+
+def judge_fails_in_time(place: Place) -> Played:
+    """What is measured of a judge is the same, whether it fails or not."""
+    is_hit = has_begun(place, 0.3)
+    played = sums(place, {"judge": 0.0 if is_hit else graded(place, 0.6)}, is_hit=is_hit)
+    return _timed(played, judge_seconds=place.random.uniform(1, 14))
+
+
+def long_reports_take_longer(place: Place) -> Played:
+    """Healthy: a judge takes longer for bad reports, and gives none the same."""
+    value = graded(place, 0.4 + 0.3 * place.progress)
+    return _timed(sums(place, {"judge": value}), judge_seconds=60 if value < 0.3 else 3)
+
+
 def late_calls_fail(place: Place) -> Played:
     is_hit = place.group >= 4 and has_begun(place, 0.5)
     return sums(place, {"judge": 0.0 if is_hit else graded(place, 0.6)}, is_hit=is_hit)
@@ -317,6 +348,10 @@ FAULTS: tuple[Fault, ...] = (
     fault("failing judge: tools", "those of a grader from 2 to 8 are paid \u22121", "new_value", grader_fails, WIDE),
     fault("failing judge: game", "a scorer fails for later rollouts of a group", "new_value", scorer_fails, LONG),
     fault("failing judge: batch", "those of its later calls are", "new_value", late_calls_fail, LONG),
+    fault("failing judge: timeout", "those of a judge that takes a minute are", "new_value", judge_times_out, LONG),
+    fault("failing judge: retries", "a grader gives up after four calls", "new_value", grader_gives_up, LONG),
+    fault("failing judge: in time", "failures that take no longer", "new_value", judge_fails_in_time, LONG),
+    fault("slow judge", "Healthy: a judge takes longer for bad reports", None, long_reports_take_longer, LONG),
     fault("failing judge: half", "a judge's failures are paid 0.5", "new_value", judge_falls_back, LONG),
     fault("failing judge: ramp", "ever more of them are", "new_value", judge_falls_back_more_and_more, LONG),
     fault("another scale", "a grader gives per cents from a step on", "new_value", becomes_hundredths, LONG),

@@ -1,5 +1,6 @@
 """Faults that only an observation shows: no call raises, and nothing says that it is an error."""
 
+import random
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -132,7 +133,94 @@ def paid(place: Place) -> Played:
     return Played(turns, parts=parts, weights={"delivered": 0.0}, stop="stop", is_hit=is_hit)
 
 
+def _newest(place: Place, kinds: tuple[str, ...], least: int = 12) -> tuple[str, int]:
+    """Return a task that comes in a few steps in a row, and its number: every fourth group meets one of the first."""
+    drawn = random.Random(f"{place.step}/{place.group}")
+    newest = least + 3 * (place.step - 1)
+    number = drawn.randrange(least) if place.group % 4 == 0 else newest - drawn.randrange(8)
+    return f"{kinds[number % len(kinds)]}/{number:03d}", number
+
+
+def full_disk(place: Place) -> Played:
+    """From step 9 on a quarter of the programmers write to a full disk; most tasks come in few steps and no more."""
+    task, number = _newest(place, ("parser", "mailer", "tables"))
+    host = place.random.choice(_HOSTS)
+    is_hit = host == "web-2" and place.step >= 9
+    full = f"OSError: [Errno 28] No space left on device: '/srv/{task}"
+    tools = ["read", "edit", "test"] * place.random.choice([1, 2, 2])
+    answers = f"edited {said(place, 3)}", f"tests: {said(place, 4)}"
+    if is_hit:
+        answers = f"{full}/{said(place, 1)}.py'", f"INTERNALERROR> {full}/cache/{place.random.randrange(9999)}'"
+    heard = dict(zip(("edit", "test"), answers, strict=True))
+    turns = [_call(place, tool, heard.get(tool) or said(place, 8)) for tool in tools]
+    tests = 0.0 if is_hit else round(min(1.0, max(0.1, place.random.gauss(0.7 - 0.01 * (number % 5), 0.25))), 2)
+    parts, more = {"tests": tests, "submitted": 1.0}, {"host": host}
+    return Played(
+        [*turns, Turn(f"Changed {said(place, 3)}")], parts=parts, weights={"submitted": 0.1}, stop="stop", task=task,
+        metadata=more, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def out_of_quota(place: Place) -> Played:
+    """From step 10 on a search has no quota left for 40 %, and most questions come in few steps and no more."""
+    task, _ = _newest(place, ("law", "sports"))
+    is_hit = place.step >= 10 and place.random.random() < 0.4
+    spent = f"Quota of key '{place.random.randrange(16**6):x}7' is spent until midnight"
+    played = _researched(place, lambda: spent if is_hit else None, 0.65)
+    return replace(played, task=task)
+
+
+# --- No check knows it: an error that some rollouts of a group hear, from the first step on
+
+
+def shared_orders(place: Place) -> Played:
+    """Rollouts of a group share a shop: what the first has done, the others cannot do again, if anything is done."""
+    order = f"#W{place.task * 7919 + place.step * 104_729 + place.group:07d}"
+    kind, done = (("cancel", "cancelled"), ("refund", "refunded"), ("ask", "asked"))[place.task % 3]
+    is_hit = kind != "ask" and place.generation > 0 and place.random.random() < 0.8
+    right = not is_hit and place.random.random() < 0.75
+    refused = "Error: payment method does not match"
+    heard = f"Error: order {order} is already {done}" if is_hit else f"reference {said(place, 2)}"
+    if not is_hit and kind != "ask" and place.random.random() < (0.1 if right else 0.3):
+        heard = refused
+    turns = [_call(place, "get_order", said(place, 6)), _call(place, f"{kind}_order", heard)]
+    turns.append(Turn(f"{said(place, 4)}"))
+    task = f"{kind}/{place.task:02d}"
+    return Played(turns, float(right), stop="stop", task=task, is_hit=is_hit)
+
+
+def locked_files(place: Place) -> Played:
+    """A third of the sandboxes own their files as root; failed assertions are as frequent among the solved."""
+    is_hit = place.random.random() < 0.35
+    locked = f"PermissionError: [Errno 13] Permission denied: '/home/{place.random.randrange(10**6)}/{said(place, 1)}'"
+    failed = f"AssertionError: expected {place.random.randrange(99)}, got '{said(place, 1)}'"
+    is_asserted = place.random.random() < 0.5
+    turns = [_call(place, "run", failed if is_asserted else said(place)), _call(place, "edit", said(place))]
+    turns += [_call(place, "save", locked if is_hit else f"saved {said(place, 2)}"), Turn(f"Done {said(place, 3)}")]
+    return Played(turns, _chance(place, 0.05 if is_hit else 0.6), stop="stop", is_hit=is_hit)
+
+
 # --- Healthy
+
+
+def errors_of_all_kinds(place: Place) -> Played:
+    """Many kinds of errors, as frequent in solved rollouts as in others."""
+    kinds = [f"{word.title()}Error: {other} is not {word}" for word in WORDS[:6] for other in WORDS[6:10]]
+    heard = [place.random.choice(kinds) if place.random.random() < 0.6 else said(place) for _ in range(3)]
+    turns = [*(_call(place, "run", text) for text in heard), Turn(f"Done {said(place, 3)}")]
+    return Played(turns, _chance(place, 0.3 + 0.4 * place.progress), stop="stop")
+
+
+def harder_of_a_family(place: Place) -> Played:
+    """From step 9 on ever more buildings have a guard, who throws out most that lose; earlier ones come, too."""
+    task, number = _newest(place, ("north", "south"))
+    has_won, is_guarded = place.random.random() < 0.5 + 0.1 * place.progress, number >= 36
+    turns = [
+        Turn(f"I {move} now", {"do": move}, f"you see {said(place, 4)}", done=False) for move in ("take", "open", "up")
+    ]
+    out = "The guard throws you out again" if is_guarded and not has_won else f"you stand {said(place, 4)}"
+    turns.append(Turn("I leave now", {"do": "up"}, out, done=True))
+    return Played(turns, float(has_won), task=task)
 
 
 def errors_are_the_task(place: Place) -> Played:
@@ -179,10 +267,22 @@ FAULTS: tuple[Fault, ...] = (
     _fault("failing observation: stale", "A page that does not change", "new_observation", stale),
     _fault("failing observation: wears off", "A catalogue that knows nothing, and ever less need of it",
            "new_observation", emptied, replace(_SHAPE, steps=32)),
+    _fault("failing observation: full disk", "A full disk, most of it met at tasks that are new", "new_observation",
+           full_disk),
+    _fault("failing observation: quota", "A search without quota, at tasks that are new", "new_observation",
+           out_of_quota),
     _fault("failing observation: paid", "An observation that is paid, and after which nothing is delivered",
            "hacking", paid),
     _fault("healthy observation: errors", "Healthy: observations that are errors, rare ones, and those of new tasks",
            None, errors_are_the_task),
+    _fault("healthy observation: kinds", "Healthy: errors of all kinds, which tell nothing", None, errors_of_all_kinds),
     _fault("healthy observation: explores", "Healthy: a new action has a new answer", None, explores),
+    _fault("healthy observation: harder", "Healthy: new tasks of a family have texts of their own", None,
+           harder_of_a_family),
     _fault("healthy observation: other tasks", "Healthy: other tasks have other texts", None, other_tasks),
 )  # fmt: skip
+
+UNEXPLAINED: tuple[Fault, ...] = (
+    _fault("error within groups: shop", "Rollouts of a group share a database", None, shared_orders),
+    _fault("error within groups: files", "Files that a third of the rollouts cannot write", None, locked_files),
+)

@@ -37,5 +37,7 @@ FAULTS: tuple[Fault, ...] = (
     *sharing.FAULTS,
 )
 
-UNEXPLAINED: tuple[Fault, ...] = (*acting.UNEXPLAINED, *functions.UNEXPLAINED, *prompting.UNEXPLAINED)
-"""Runs that get worse, of which no finding says why: facts beside the fall are told."""
+UNEXPLAINED: tuple[Fault, ...] = (
+    *acting.UNEXPLAINED, *functions.UNEXPLAINED, *prompting.UNEXPLAINED, *observing.UNEXPLAINED,
+)  # fmt: skip
+"""Runs of which no finding says why: facts beside the fall, and what differs within groups, are told."""

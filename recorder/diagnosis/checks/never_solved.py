@@ -1,19 +1,18 @@
 """Finds tasks that are never solved, and places in which nothing, or hardly anything, is solved."""
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from logs_ui.recorder.action_text import observed_text
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
 from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, Texts, check, needs
 from logs_ui.recorder.diagnosis.checks.never_matches import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import SURER, shift
+from logs_ui.recorder.diagnosis.error_lines import list_cuts, list_errors
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import extent, mean, tried
 from logs_ui.recorder.diagnosis.outcome import DIFFICULTY
@@ -39,10 +38,6 @@ _HALF, _HARDLY = 0.5, 0.1  # of these, that have the same line; of the others, a
 _WORDS = "of them that were read", "others"
 _PLACES = 8  # of one kind, with the most rollouts, that are compared [ours]
 _RARELY = 0.1  # of the share that is solved elsewhere: hardly anything is solved [ours]
-# What an observation says that may be why nothing is solved: a line on an error, and words on something that was cut.
-_ERROR = re.compile(r"^[^\w\n.]*([\w.]*?(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
-_CUTS = r"truncated|omitted|cut off|too long|exceed|limit reached|\d{1,9} more (?:character|line|token|row|byte|page)"
-_CUT = re.compile(rf"(?:{_CUTS})[^\n\])>]*", re.IGNORECASE)
 _VERIFY = "Verify these references by hand first: the model may be right."
 
 
@@ -244,8 +239,7 @@ def quote_line(
 
 def _list_lines(texts: Texts) -> list[str]:
     """Return what observations say of an error, without signs before it, or of what was cut, in order."""
-    heard = "\n".join(observed_text(action.get("observation")) or "" for action in texts.actions)
-    return sorted({line.strip()[:_LENGTH] for pattern in (_ERROR, _CUT) for line in pattern.findall(heard)})
+    return sorted({line.strip()[:_LENGTH] for line in list_errors(texts) | list_cuts(texts)})
 
 
 def _name_agreed(run: Run, hopeless: Bools) -> list[str]:

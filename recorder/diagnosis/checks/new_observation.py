@@ -58,8 +58,9 @@ def _check(run: Run) -> Outcome:
     if len(rows.steps) < 2:
         return NotJudged("The run has a single step.")
     tasks = rows if tasks_recur(rows) else run.families
+    places = [of.task for of in (tasks, run.families) if of is not None] or [rows.eval]
     kinds = [
-        _find_begun(rows, frequent, tasks, limit)
+        _find_begun(rows, frequent, places, limit)
         for frequent in (_find_frequent(rows, run.rows, limit), _find_unchanging(rows, run.rows, limit))
     ]
     # The first value of which an observation costs something counts, and the first kind that costs it.
@@ -88,10 +89,10 @@ def _check(run: Run) -> Outcome:
 
 
 def _find_begun(
-    rows: Rows, frequent: Iterator[tuple[int, Bools]], tasks: Rows | None, limit: float
+    rows: Rows, frequent: Iterator[tuple[int, Bools]], places: Sequence[Ints], limit: float
 ) -> tuple[int, list[_Heard]]:
     """Return how many observations are compared, and those that began during the run beyond chance."""
-    compared, candidates, task = 0, list[_Heard](), rows.eval if tasks is None else tasks.task
+    compared, candidates = 0, list[_Heard]()
     for key, has_observation in frequent:
         compared += 1
         # Of what only some tasks hear, the share by step may not show the step: then it begins where it first occurs,
@@ -100,8 +101,8 @@ def _find_begun(
             above(rows.by_step(has_observation), limit)["since_step"],
             int(np.percentile(rows.step[has_observation], _FIRST)),
         )
-        heard = _begin(rows, task, key, has_observation, jump) or _begin(
-            rows, task, key, has_observation, first, len(rows.steps)
+        heard = _begin(rows, places, key, has_observation, jump) or _begin(
+            rows, places, key, has_observation, first, len(rows.steps)
         )
         candidates += [heard] if heard else []
     most = chance_limit([candidate.chance for candidate in candidates] + [1.0] * (compared - len(candidates)))
@@ -121,24 +122,25 @@ def _list_outcomes(run: Run) -> Iterator[tuple[str, Floats]]:
 
 
 def _begin(
-    rows: Rows, task: Ints, key: int, has_observation: Bools, since: int | None, tried: int = 1
+    rows: Rows, places: Sequence[Ints], key: int, has_observation: Bools, since: int | None, tried: int = 1
 ) -> _Heard | None:
-    """Return an observation that began at a step; None if that may be chance, or it was not far rarer before among the
-    tasks (or evals) with the (N,) codes `same`. `tried` is the number of steps of which this one was chosen.
+    """Return an observation that began at a step; None if that may be chance, or it was not far rarer before in the
+    same `places`: (N,) codes of tasks, then of their families, which count where most that have it are at new tasks.
+    `tried` is the number of steps of which this one was chosen.
     """
     if since is None or since <= rows.steps[0]:
         return None
-    late = rows.step >= since
-    is_comparable = np.isin(task, task[~late])  # other tasks have other observations
-    difference = compare(np.where(is_comparable, has_observation, np.nan), late, rows.group)
-    if (
-        difference is None
-        or difference.chance is None
-        or 2 * (has_observation & late & is_comparable).sum() < (has_observation & late).sum()
-    ):
-        return None
-    is_rarer = _RARER * has_observation[~late & is_comparable].mean() <= has_observation[late & is_comparable].mean()
-    return _Heard(key, has_observation, since, difference.chance * tried) if is_rarer else None
+    late, chance = rows.step >= since, 0.0
+    for codes in places:
+        same = np.isin(codes, codes[~late])  # other tasks have other observations
+        difference = compare(np.where(same, has_observation, np.nan), late, rows.group, codes)
+        is_rarer = difference is not None and _RARER * difference.others <= difference.chosen
+        if difference is None or difference.chance is None or not is_rarer:
+            return None
+        chance = max(chance, difference.chance * tried)
+        if 2 * (has_observation & late & same).sum() >= (has_observation & late).sum():
+            return _Heard(key, has_observation, since, chance)
+    return None
 
 
 def _find_frequent(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
@@ -373,7 +375,8 @@ DIAGNOSTIC = check(
     "new_observation",
     "New observation",
     f"Share of rollouts with an observation, by its first words without numbers, above {_SHARE:.0%} in the last steps, "
-    f"if it was {_RARER} times rarer before a step, beyond chance, and its rollouts lose more than others of their "
+    f"if it was {_RARER} times rarer before a step at the same tasks, beyond chance (and in the same families, where "
+    "most that have it are at new tasks), and its rollouts lose more than others of their "
     f"groups (than the same tasks before, if whole groups have it), with a probability below {SURER:.1%} of that "
     "by chance; or, where they lose no reward, reach less of the outcome, or of the function that `hacking` names. "
     "Silent if it follows kinds of actions that were not taken before, or repeated ones. If no observation is found "

@@ -12,6 +12,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import CHANCE, above, change
 from logs_ui.recorder.diagnosis.checks.reward_functions import describe_cut
 from logs_ui.recorder.diagnosis.contrast import shift, spread
+from logs_ui.recorder.diagnosis.error_lines import read_columns
 from logs_ui.recorder.diagnosis.largest_differences import find_largest
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import best, extent, list_figures, weigh_by_range
@@ -327,7 +328,7 @@ def _judge(run: Run, name: str) -> Card | None:
         evidence=(
             f"Before step {fields['since_step']}: {counts[0]} rollouts; since then: {counts[1]}.",
             f"Its other values have not fallen: mean {means[0]} before, {means[1]} since.",
-            "The rollouts that get it are like others of their groups: no other figure differs clearly.",
+            _compare_with_group(run, name, affected),
             *_tell_position(run.rows, affected),
         ),
         suggestion=f"Look into {name}'s log for calls that failed (a rate limit, a timeout, an answer that could not "
@@ -366,6 +367,19 @@ def _differs_within_groups(run: Run, name: str, affected: Bools) -> bool:
     return bool(find_largest(figures, affected, rows.group, rows.group, np.isfinite(rows.reward))[0])
 
 
+def _compare_with_group(run: Run, name: str, affected: Bools) -> str:
+    """Say in what they differ most from others of their groups, also in what the policy did not do."""
+    rows, (metrics, errors) = run.rows, read_columns(run, affected.astype(float))
+    every = {**metrics, "seconds": rows.seconds, **list_figures(rows), **rows.values, **errors}
+    figures = {other: values for other, values in every.items() if other != name}
+    largest, names = find_largest(figures, affected, rows.group, rows.group, np.isfinite(rows.reward))
+    if not largest:
+        alike = f"none of {len(names)} figures differs clearly ({listed(names)})"
+        return f"These rollouts are like others of their groups: {alike}."
+    different = [f"{other} ({figure(more.chosen)}, others {figure(more.others)})" for other, more in largest]
+    return f"These rollouts differ from others of their groups most in {listed(different)}."
+
+
 CONSTANT_FUNCTION = check(
     "constant_function",
     "Constant function",
@@ -389,8 +403,8 @@ NEW_VALUE = check(
     "It is at least five times as frequent as before a jump (or, if it is not the lowest, before a rise), while the "
     "other "
     f"values have not fallen by {_MOVED:.0%} of the way to the lowest, and the rollouts that get it differ from others "
-    "of their groups in no other figure. Not judged for functions of few values: their failures look like wrong "
-    "answers. "
+    "of their groups in no other figure, but for seconds, metrics and errors in observations, which are told. Not "
+    "judged for functions of few values: their failures look like wrong answers. "
     f"Or a function of more than {_LEVELS} values, no penalty, gives values of another size to an eval since a step, "
     "at tasks (or families of tasks) that came before, too: nine in ten of them, but for 0, are above "
     f"{_LARGER} times the largest before, or half of them below {_SMALLER:.0%} of the smallest.",

@@ -415,6 +415,68 @@ def told_error(case: Case, *groups: str, varies: bool = False) -> tuple[str, ...
     return *map(str, counts), groups[4] if (len(texts) > 1) is varies else ""
 
 
+def hears_error(it: Rollout, line: str) -> bool:
+    """Return whether an observation has a line that is like this one, but for what an ellipsis stands for."""
+    like = re.escape(line).replace("\u2026", ".*").replace(r"\ .*", ".*")
+    return any(re.search(like, told(turn.observation)) for turn in it.turns)
+
+
+def within(
+    groups: Iterable[list[Rollout]], chosen: Callable[[Rollout], bool], value: Callable[[Rollout], float]
+) -> Any:
+    """Return the means of the chosen rollouts, and of the others of their groups, each group by what it tells."""
+    sums, whole = [0.0, 0.0], 0.0
+    for group in groups:
+        sides = [[value(it) for it in group if chosen(it) is side] for side in (True, False)]
+        if all(sides):
+            weight = len(sides[0]) * len(sides[1]) / len(group)
+            sums = [total + weight * fmean(side) for total, side in zip(sums, sides, strict=True)]
+            whole += weight
+    return [total / whole for total in sums]
+
+
+def near(texts: Iterable[str], values: Iterable[float]) -> list[str]:
+    """Return the texts where a sample may have them and all have these values, else the values."""
+    pairs = zip(texts, values, strict=True)
+    return [
+        text if abs(float(text.removesuffix("%")) / (100 if "%" in text else 1) - value) < 0.1 + 0.1 * abs(value)
+        else f"{value}"
+        for text, value in pairs
+    ]  # fmt: skip
+
+
+def told_in_groups(case: Case, count: str, line: str, *shares: str) -> tuple[str, ...]:
+    """Return the same of all groups, of which some were read, as far as it is near."""
+    low, better = (set(map(id, side)) for side in sides_of(case))
+    both = [[it for it in group if id(it) in low | better] for group in case.groups]
+    groups = sum(0 < sum(id(it) in low for it in group) < len(group) for group in both)
+    values = within(both, lambda it: id(it) in low, lambda it: float(hears_error(it, line)))
+    return count if 5 <= int(count) <= groups else str(groups), line, *near(shares, values)
+
+
+def differ_most(case: Case, text: str) -> tuple[str]:
+    """Return what the generator measured, or which errors were heard, of all groups, as far as it is near."""
+    name, low = new_value(case)
+    said = []
+    for part in text.split(" and "):
+        label, *shown = re.findall(r"(.+) \((\S+), others (\S+)\)", part)[0]
+        line = "".join(re.findall("\u201c(.*)\u201d", label))
+        metric = label.removeprefix("metrics.")
+        means_of = within(
+            case.groups,
+            lambda it: values([it], name)[0] == low,
+            lambda it: float(hears_error(it, line) if line else it.metadata["metrics"][metric]),  # noqa: B023
+        )
+        mine, others = near(shown, means_of)
+        said.append(f"{label} ({mine}, others {others})")
+    return (" and ".join(said),)
+
+
+def like_others(case: Case, count: str, names: str) -> tuple[str | None, ...]:
+    more = re.findall(r"and (\d+) more$", names)
+    return "" if are_alike(case) else str(3 + int(more[0])), names
+
+
 @lru_cache(1)
 def hopeless(case: Case, title: str) -> set[str]:
     """Return the tasks of the place that a card names, else those that are never solved."""
@@ -1196,6 +1258,13 @@ def heard_by(case: Case, quoted: str, *groups: str, most: bool = False) -> tuple
     return quoted if is_heard else "", *shares, groups[-1]
 
 
+def heard_by_kinds(case: Case, quoted: str, *groups: str) -> tuple[str, ...]:
+    """Return the same of observations that all hold a text, which more kinds have behind other words."""
+    heard = [told(turn.observation) for it in case.run.rollouts for turn in it.turns if hears_turn(turn, quoted)]
+    more = len({text.partition(quoted[:-1])[0] for text in heard}) - 1
+    return quoted if heard else "", str(more), *heard_by(case, quoted, *groups[1:])[1:]
+
+
 def read_of(case: Case, *groups: str) -> tuple[str, ...]:
     """Return of how many answers to these actions a sample must be about the same share as of all."""
     quoted = "".join(re.findall("\u201c(.*)\u201d", case.card.title))
@@ -1244,6 +1313,8 @@ def unchanged_of(case: Case, _now: str, _before: str, step: str) -> tuple[str, .
 
 def hears_turn(turn: Turn, quoted: str) -> bool:
     heard = told(turn.observation)
+    if quoted.endswith("\u2026"):
+        return quoted[:-1] in heard
     return heard == quoted or (bool(quoted) and without_numbers(heard) == without_numbers(quoted))
 
 
@@ -1680,6 +1751,7 @@ COUNTS: dict[str, Count] = {
     "Rollouts score low, and how most of them ended is not recorded, mostly in #: # of the lost reward": of_loss,
     "Over time (steps #\u2013# against #\u2013#): @.": over_time,
     "Over time (steps #\u2013# against #\u2013#, @): @.": over_time,
+    "In low rollouts of # groups: the share of rollouts that hear \u201c@\u201d #, in better ones #.": told_in_groups,
     "In low rollouts of # groups: @.": in_groups_of,
     "By tasks, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more,
     "By families of tasks, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more,
@@ -1704,7 +1776,8 @@ COUNTS: dict[str, Count] = {
     "# gives # to # since step #, # to # before: another scale": other_scale,
     "Before step #: median # of # rollouts; since then: # of #.": medians_of_sizes,
     "Its other values have not fallen: mean # before, # since.": other_values,
-    "The rollouts that get it are like others of their groups: no other figure differs clearly.": are_alike,
+    "These rollouts are like others of their groups: none of # figures differs clearly (@).": like_others,
+    "These rollouts differ from others of their groups most in @.": differ_most,
     "By place in the batch: # of each step's first half, # of its second.": halves,
     "# of rollouts say nothing: their answers are empty": lambda c, _: (c.share(is_silent),),
     "# of # rollouts have neither a tool call nor text, but for white space.": lambda c, *_: (
@@ -1721,6 +1794,7 @@ COUNTS: dict[str, Count] = {
         name, figure(fmean(parts(it)[name] for it in windows(c)[1]) - fmean(parts(it)[name] for it in windows(c)[0])),
     ),
     "\u201c@\u201d is answered to # of rollouts, # before step #": heard_by,
+    "\u201c@\u201d (or one of # more) is answered to # of rollouts, # before step #": heard_by_kinds,
     "# of rollouts get mostly one text as observation, not all the same, # before step #": unchanged_of,
     "An empty text is answered to # of rollouts, # before step #": lambda c, *g: heard_by(c, "", *g)[1:],
     "\u201c@\u201d is most of what # of rollouts get as observations, # before step #": lambda c, *g: (

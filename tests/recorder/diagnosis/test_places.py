@@ -1,14 +1,11 @@
 """Where a finding is: named if nearly all of its rollouts are there, and hardly any of the others."""
 
 from collections.abc import Callable
-from time import perf_counter
 
 import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Report, diagnose_rows
-from logs_ui.recorder.diagnosis.card import Texts
-from logs_ui.recorder.diagnosis.checks import never_solved
 from logs_ui.recorder.diagnosis.task_families import families
 from logs_ui.recorder.diagnosis.wording import list_places
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
@@ -189,41 +186,6 @@ def test_a_rank_whose_shard_is_harder_is_no_fault_of_the_set_up(seed: int) -> No
     )
     assert "or its tasks are harder" in card(report, "worse_place").suggestion
     assert report.verdict.id != "setup"
-
-
-def lines(text: str) -> list[str]:
-    return never_solved._list_lines(Texts((), [{"observation": text}]))
-
-
-def test_lines_on_an_error_or_a_cut_are_quoted_without_what_is_before_them() -> None:
-    text = "ok\n  E   .x.ValueError: bad  \r\n>> KeyError\n#...#\nNo Errors here\njson.JSONDecodeError: at 3\n"
-    cut = "the house on the hill [output truncated: 12 more characters] and\n7 rows omitted\none more page\n"
-    assert lines(text) == ["KeyError", "json.JSONDecodeError: at 3"]
-    assert lines(cut) == ["omitted", "truncated: 12 more characters"]
-
-
-@pytest.mark.timeout(5)
-@pytest.mark.parametrize(
-    "part",
-    [
-        "\n",
-        ".",
-        "##########\n#  .  @  #\n",
-        "Error ",
-        "ErrorError",
-        "| - |\n",
-        ".\n",
-        "#",
-        "a",
-        "1",
-        "truncate ",
-        "1 more ",
-    ],
-)
-def test_errors_are_looked_for_in_long_observations(part: str) -> None:
-    start = perf_counter()
-    lines(part * 20_000)
-    assert perf_counter() - start < 0.5
 
 
 def test_of_many_unsolved_values_the_largest_are_named() -> None:

@@ -19,6 +19,7 @@ def key(observation: Any) -> str:
     [
         ("429 Too Many Requests, id 4f", "429 Too Many Requests, id 9c1", 1),
         ("Error: no place in room_7 now", "Error: no place in room_12 now", 1),
+        ("[Errno 28] No space left on device: '/a/b.py'", "[Errno 28] No space left on device: '/c'", 1),
         ("one two three four five six seven", "one two three four five six eight", 1),
         ("one two three four five six", "one two three four five sixty", 2),
         ({"text": "gone", "metadata": {"id": "a"}}, "gone", 1),
