@@ -75,8 +75,8 @@ def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:
     error = math.sqrt(share * (1 - share) * sum(1 / size for size in sizes))
     if mine / sizes[0] - others / sizes[1] < _ERRORS * error:
         return []
-    said = f"Of {sizes[0]} low rollouts that were read, {mine} end with {most}; of {sizes[1]} better ones, {others}."
-    return [said, *_tell_onset(run, most)]
+    ends = f"Of {sizes[0]} low rollouts that were read, {mine} end with {most}; of {sizes[1]} better ones, {others}."
+    return [ends, *_tell_onset(run, most)]
 
 
 def _tell_onset(run: Run, kind: str) -> list[str]:

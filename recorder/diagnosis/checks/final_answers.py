@@ -209,13 +209,13 @@ def _find_refused(
         return None
     where, mine, others, same = best
     examples = dict.fromkeys(text for text, is_one in zip(answers.written, mine, strict=True) if is_one)
-    told = f"Of the right answers {otherwise}, {percent(float(answers.solved[others].mean()))} count"
+    shares = f"Of the right answers {otherwise}, {percent(float(answers.solved[others].mean()))} count"
     in_groups = f"; of those in the same groups, {answers.solved[same].sum():,} of {same.sum():,}" * bool(same.any())
     return Card(
         id="final_answers",
         title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count {where}",
         cost=contrast.spread(run) * float((mine & ~answers.solved).mean()),
-        evidence=(_read_said(answers), f"Such answers: {listed(list(examples))}.", f"{told}{in_groups}."),
+        evidence=(_read_said(answers), f"Such answers: {listed(list(examples))}.", f"{shares}{in_groups}."),
         suggestion=suggestion,
         **_extent(run, answers, mine),
         is_setup=True,

@@ -181,9 +181,9 @@ def _by_kl(run: Run) -> Outcome:
     )
     if not (last >= _KL and last >= _GROWS * first):
         return Below(f"Mean KL to the reference: {figure(first)}, then {figure(last)} (threshold {_KL:g}).")
-    if (found := _find_changed(run)) is None:
+    if (change := _find_changed(run)) is None:
         return NotJudged(f"The KL to the reference grew, and it takes {_GROUPS} groups to tell that nothing else did.")
-    changed, sentence = found
+    changed, sentence = change
     if changed:
         return Below(f"The KL to the reference grew to {figure(last)}, and {changed} changed with it.")
     title = f"the KL to the reference grew from {figure(first)} to {figure(last)}, and nothing that is sampled changed"

@@ -28,12 +28,12 @@ def _check(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return SOLVED_UNDEFINED
     rows, limit, won = run.all, run.threshold("shared_state", _SHARE), run.scale.success.outcomes(run.all)
-    known, is_last, count = np.isfinite(won), rows.step >= run.rows.steps[0], len(rows.groups.size)
-    size, hits = (np.bincount(rows.group[known], weights, count) for weights in (None, won[known]))
+    has_outcome, is_last, count = np.isfinite(won), rows.step >= run.rows.steps[0], len(rows.groups.size)
+    size, hits = (np.bincount(rows.group[has_outcome], weights, count) for weights in (None, won[has_outcome]))
     usual = max(int(np.bincount(size.astype(int)).argmax()), _SIZE)  # most groups have this size
     is_whole, most = size == usual, (1 - 1 / usual) ** (usual - 1)
     is_one, kinds = is_whole & (hits == 1), [("", [""], np.zeros(len(rows), np.int64)), *list_kinds(run)]
-    field, chosen, inside, own, highest = "", list[str](), np.zeros(count, bool), known, 0.0
+    field, chosen, inside, affected, highest = "", list[str](), np.zeros(count, bool), has_outcome, 0.0
     for name, names, codes in kinds:  # the one with the most such groups beyond the bound is named
         low, high = ends(rows.group, codes.astype(float), count)
         place = np.where(is_whole & (low == high), low, -1).astype(int)
@@ -44,16 +44,16 @@ def _check(run: Run) -> Outcome:
         sure = np.flatnonzero((groups >= _GROUPS) & (ones >= limit * groups) & (chance <= SURER))
         if (total := float(excess[sure].sum())) > highest:
             field, chosen, highest = name, [names[code] for code in sure.tolist()], total
-            inside, own = np.isin(place, sure), np.isin(codes, sure)
+            inside, affected = np.isin(place, sure), np.isin(codes, sure)
     late = inside[rows.group] & is_last
     if not late.any() or is_one[rows.group[late]].mean() < limit:
         clause = f"do {percent(limit)} of the groups have exactly one solved rollout, beyond chance"
         return Below(f"In no part of the last steps {clause}.")
-    rest = is_whole & ~inside & np.isin(np.arange(count), rows.group[np.isin(rows.eval, rows.eval[own])])
+    rest = is_whole & ~inside & np.isin(np.arange(count), rows.group[np.isin(rows.eval, rows.eval[affected])])
     text = f" of {list_places(chosen, field if field != 'family' else '')}" if field else ""
     title = f"Exactly one of {usual} generations is solved in {is_one[inside].sum():,} of {inside.sum():,} groups{text}"
     of = (inside & is_one)[rows.group]
-    line, said = quote_line(run, of & (won == 0), of & (won == 1), _name_kind, _WORDS, _READ)
+    line, quotation = quote_line(run, of & (won == 0), of & (won == 1), _name_kind, _WORDS, _READ)
     is_taken = line == _TAKEN.pattern
     is_apart = rest.sum() >= _GROUPS and is_one[rest].mean() <= most and (hits[rest] == 0).any()
     if not is_taken and not (is_apart and run.scale.success.find_deciding(rows)):
@@ -61,18 +61,18 @@ def _check(run: Run) -> Outcome:
     return Card(
         id="shared_state",
         title=title,
-        cost=cost_beside(run, own[is_last]),
+        cost=cost_beside(run, affected[is_last]),
         evidence=(
             f"If generations are independent, with equal chances, it is so in at most {percent(most)} of groups.",
             f"None is solved in {inside[hits == 0].sum():,} of these groups, several in {inside[hits > 1].sum():,}.",
             *[f"Elsewhere it is so in {is_one[rest].sum():,} of {rest.sum():,} groups."] * bool(rest.any()),
-            *filter(None, [said]),
+            *filter(None, [quotation]),
         ),
         suggestion="Give each generation its own state: a reset, a port, a directory, a copy of the database."
         + " Or does the reward rank a group there?" * (not is_taken),
         where=links.tasks(chosen, field) if field else "",
         **above(rows.by_step(np.where(inside[rows.group], is_one[rows.group], np.nan)), limit),
-        own=own[is_last],
+        own=affected[is_last],
         is_setup=is_taken,
     )
 
