@@ -140,7 +140,7 @@ class _Measure:
     least: float  # a smaller change does not matter
     is_share: bool
     column: Floats = field(repr=False, compare=False)  # (N,) of all steps
-    alike: str = ""  # "tasks" or their families, within which `change` is the mean change from a part to the next
+    alike: str = ""  # what `change` was measured within, if the first steps and the last have other tasks
 
     def is_sure(self, sign: int, chance: float) -> bool:
         """Return True if it rose (sign 1) or fell (-1) by what matters, and beyond chance."""
@@ -177,13 +177,13 @@ def _measure(run: Run, name: str, values: Floats, *, is_share: bool = False) -> 
     succession = None if strata is None else compare_successive(run, values, strata.task)
     alike = ""
     if strata is not None:
-        alike = "tasks" if strata is run.all else "families of tasks"
+        alike = "tasks" if strata is run.all else "families"
     if succession is not None:
         change, least = succession.change, _LEAST / (succession.parts - 1)
         steps = f"mean over {succession.parts} parts of the steps, each against the next, weighted alike"
     elif strata is not None:
         change = compare_halves(run, values, strata.task)
-        steps = "those of the last steps: the first half of their rollouts against the second, weighted alike"
+        steps, alike = "their first half against the second", f"{alike} of the last steps"
     return _Measure(name, level, change, steps, max(least * extent, SAME), is_share, values, alike)
 
 
