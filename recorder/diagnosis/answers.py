@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -20,6 +21,7 @@ _MARKS = {_BOXED: "}", "<answer>": "</answer>", "####": "\n"}
 _ENDED = re.compile(r"</answer>|\\boxed\{|^#### *-?\$?\d", re.MULTILINE)
 SPEAKER = re.compile(r"\n(?:Human|User) *:|<\|(?:im_start|start_header_id)\|>|<start_of_turn>|<tool_response>")
 """What ends an answer; what begins another one's turn."""
+_ANSWERING = re.compile(r"(?:\w+_)?(?:answer|submit|finish|final)\w*", re.IGNORECASE)  # names of tools
 LAST_LINE = "the last line"
 """The place of an answer without any of these."""
 _OURS = ("metrics", "notes")  # metadata that a rollout reported
@@ -76,16 +78,36 @@ def _values(source: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 def final_answer(messages: Sequence[Mapping[str, Any]], turns: int | None = None) -> Told | None:
     r"""Return what the model's last message gives as its answer: whatever comes last of a `\boxed{}`, an `<answer>`
-    tag, and a line's text after `####`; else its last line. None if that message has no text besides reasoning, or
-    `turns`, the number of the model's calls, is 0.
+    tag, and a line's text after `####`; else the only argument of its call of a tool that is named like an answer; else
+    its last line. None if that message has none of these, or `turns`, the number of the model's calls, is 0.
 
     >>> final_answer([{"role": "assistant", "content": "So \\boxed{\\frac{1}{2}}."}])
     Told(text='\\frac{1}{2}', place='after the last \\boxed{')
     """
     text = last_text(messages) if turns != 0 else ""
+    if marks := list(_find_marks(text)):
+        _, answer, place = max(marks)
+        return Told(answer, place)
+    if turns != 0 and (called := _find_called(messages)) is not None:
+        return called
     lines = text.rstrip().splitlines() or [""]
-    _, answer, place = max(_find_marks(text), default=(0, lines[-1].strip()[-_LONGEST:], LAST_LINE))
-    return Told(answer, place) if answer else None
+    answer = lines[-1].strip()[-_LONGEST:]
+    return Told(answer, LAST_LINE) if answer else None
+
+
+def _find_called(messages: Sequence[Mapping[str, Any]]) -> Told | None:
+    """Return the only argument of the last call in the model's last message, if its tool is named like an answer."""
+    answers = [message for message in messages if message.get("role") == "assistant"]
+    calls = answers[-1].get("tool_calls") if answers else None
+    function = calls[-1].get("function") if isinstance(calls, list) and calls and isinstance(calls[-1], dict) else None
+    name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
+    if not isinstance(name, str) or not _ANSWERING.fullmatch(name):
+        return None
+    with suppress(orjson.JSONDecodeError):
+        arguments = orjson.loads(arguments) if isinstance(arguments, str) else arguments
+    values = list(arguments.values()) if isinstance(arguments, dict) else []
+    is_single = len(values) == 1 and isinstance(values[0], str | int | float) and str(values[0]).strip()
+    return Told(str(values[0]).strip()[:_LONGEST], f"the call of {name}") if is_single else None
 
 
 def _find_marks(text: str) -> Iterator[tuple[int, str, str]]:

@@ -176,14 +176,14 @@ def _measure(run: Run, name: str, values: Floats, *, is_share: bool = False) -> 
     strata = _list_successive(run, sides, change)
     succession = None if strata is None else compare_successive(run, values, strata.task)
     alike = ""
-    if strata is not None:
-        alike = "tasks" if strata is run.all else "families"
+    unit = "tasks" if strata is run.all else "families"
     if succession is not None:
         change, least = succession.change, _LEAST / (succession.parts - 1)
         steps = f"mean over {succession.parts} parts of the steps, each against the next, weighted alike"
-    elif strata is not None:
+        alike = unit
+    elif strata is not None and (strata is not run.all or change is None):
         change = compare_halves(run, values, strata.task)
-        steps, alike = "their first half against the second", f"{alike} of the last steps"
+        steps, alike = "their first half against the second", f"{unit} of the last steps"
     return _Measure(name, level, change, steps, max(least * extent, SAME), is_share, values, alike)
 
 

@@ -94,6 +94,15 @@ def uncounted_language(place: Place) -> Played:
     )
 
 
+def hardly_counted_language(place: Place) -> Played:
+    """The same, but for a seventh of them, which are written as the grader wants it."""
+    is_right, is_greek = _chance(place, 0.6, 0.8), place.task % 8 == 3
+    is_hit = is_greek and place.random.random() < 6 / 7
+    given, language = _name(place.task + (not is_right)), "Greek" if is_greek else "Latin"
+    reward = float(is_right and not is_hit)
+    return _played(place, _lined(place, given), _name(place.task), reward, is_hit=is_hit, language=language)
+
+
 # --- References in another order
 
 
@@ -271,6 +280,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("final answers: shuffled names", _ORDER, "final_answers", shuffled_names),
     _fault("final answers: all shuffled", _ORDER, "final_answers", all_shuffled),
     _fault("final answers: uncounted language", _CONTRADICTED, "final_answers", uncounted_language),
+    _fault("final answers: hardly counted language", _CONTRADICTED, "final_answers", hardly_counted_language),
     _fault("final answers: turned labels", _WRONG, "final_answers", turned_labels),
     _fault("final answers: cents", _WRONG, "final_answers", in_cents),
     _fault("final answers: always B", _ONE, "final_answers", always_b),

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from math import comb
+from math import comb, inf
 from typing import Any
 
 import numpy as np
@@ -31,6 +31,7 @@ _READ = 0.5  # of the rollouts that count have an answer that is read: else thos
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
 _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right ones do not [ours]
 _FORM, _COUNT, _OTHERS = 0.1, 0.02, 0.8  # of the right answers have a form; of these count; of the others [ours]
+_FEW, _NEARLY_ALL = 0.5, 0.95  # the same, where some of a part count: other forms of it may be read [ours]
 _AS_LONG = 0.8  # of the median length of refused answers: those that are shorter may count for that [ours]
 _EMPTY = 0.05  # of the rollouts have no reference [ours]
 _AGREE = 0.5  # of the rollouts of a group give one answer; of such groups, it is another task's reference [ours]
@@ -187,37 +188,40 @@ def _list_places(run: Run, answers: _Answers) -> list[tuple[str, Bools]]:
 def _find_refused(
     run: Run, answers: _Answers, parts: list[tuple[str, Bools]], otherwise: str, suggestion: str
 ) -> Card | None:
-    """Return the card if the right answers of one of these parts never count, and most others do: also those in
+    """Return the card if the right answers of one of these parts hardly count, and most others do: also those in
     the same groups, and those behind the same marks that are as long, since a reward may need more than the answer.
     """
     equal, group, tokens = answers.equal, answers.rows.group, answers.rows.completion_tokens
     marks, best = np.array(answers.mark, object), None
     for where, of in parts:
         mine, others = equal & of, equal & ~of
-        if len(np.unique(group[mine])) < _ENOUGH or answers.solved[mine].mean() > _COUNT or not others.any():
+        if len(np.unique(group[mine])) < _ENOUGH or not others.any():
             continue
+        share = answers.solved[mine].mean()
+        least = _OTHERS if share <= _COUNT else _NEARLY_ALL if share <= _FEW else inf
         alike = others & np.isin(marks, marks[mine]) & ~(tokens < _AS_LONG * np.median(tokens[mine]))
         same = others & np.isin(group, group[mine])
         sides = [others, alike, *([same] if same.sum() >= _ENOUGH else [])]
         counted = min(float(answers.solved[side].mean()) if side.any() else 0.0 for side in sides)
         chance = (1 - counted) ** len(np.unique(group[mine])) * len(parts)
-        if len(np.unique(group[alike])) < _ENOUGH or counted < _OTHERS or chance > _CHANCE:
+        if len(np.unique(group[alike])) < _ENOUGH or counted < least or chance > _CHANCE:
             continue
         if best is None or mine.sum() > best[1].sum():
             best = where, mine, others, same
     if best is None:
         return None
     where, mine, others, same = best
-    examples = dict.fromkeys(text for text, is_one in zip(answers.written, mine, strict=True) if is_one)
+    refused = mine & ~answers.solved
+    examples = dict.fromkeys(text for text, is_one in zip(answers.written, refused, strict=True) if is_one)
     shares = f"Of the right answers {otherwise}, {percent(float(answers.solved[others].mean()))} count"
     in_groups = f"; of those in the same groups, {answers.solved[same].sum():,} of {same.sum():,}" * bool(same.any())
     return Card(
         id="final_answers",
         title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count {where}",
-        cost=contrast.spread(run) * float((mine & ~answers.solved).mean()),
+        cost=contrast.spread(run) * float(refused.mean()),
         evidence=(_read_said(answers), f"Such answers: {listed(list(examples))}.", f"{shares}{in_groups}."),
         suggestion=suggestion,
-        **_extent(run, answers, mine),
+        **_extent(run, answers, refused),
         is_setup=True,
         is_loss=False,
     )
@@ -441,11 +445,11 @@ DIAGNOSTIC = check(
     f"those with one do; at most {_COUNT:.0%} of these are solved, and at least {_EQUAL:.0%} of the others. "
     f"What follows needs an answer that can be read in {_READ:.0%} of the rollouts that count as right. "
     f"(2) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator or in LaTeX, "
-    f"say); at most {_COUNT:.0%} of these count as right, in {_ENOUGH} groups or more, and at least {_OTHERS:.0%} of "
-    "the others, of those in the same groups, and of those behind the same mark (a box, say) that have at least "
-    f"{_AS_LONG:.0%} of the tokens; with a probability below {_CHANCE:.0%}, corrected for the number of ways, of so "
-    "few by chance. Or so of the right answers of an eval, a family of tasks or a value of a column, of all or of "
-    "those written in one way. "
+    f"say); at most {_COUNT:.0%} of these count as right, in {_ENOUGH} groups or more, and at least {_OTHERS:.0%} (or "
+    f"at most {_FEW:.0%}, and at least {_NEARLY_ALL:.0%}) of the others, of those in the same groups, and of those "
+    f"behind the same mark (a box, say) that have at least {_AS_LONG:.0%} of the tokens; with a probability below "
+    f"{_CHANCE:.0%}, corrected for the number of ways, of so few by chance. Or so of the right answers of an eval, a "
+    "family of tasks or a value of a column, of all or of those written in one way. "
     f"(3) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
     f"count as right, in {_ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
     f"{_ENOUGH} groups or more most answers are right and none counts as right. Only if at least {_EQUAL:.0%} of all "

@@ -46,6 +46,24 @@ def test_a_last_message_without_a_text_gives_no_answer(messages: list[dict[str, 
     assert final_answer(messages, turns) is None
 
 
+def call(name: str, arguments: Any) -> dict[str, Any]:
+    return said("I have it.", tool_calls=[{"function": {"name": name, "arguments": arguments}}])
+
+
+@pytest.mark.parametrize(
+    ("message", "answer"),
+    [
+        (call("answer", '{"text": "$4,809.31"}'), Told("$4,809.31", "the call of answer")),
+        (call("submit_answer", {"value": 7}), Told("7", "the call of submit_answer")),
+        (call("answer", '{"text": "a", "sure": true}'), Told("I have it.", "the last line")),
+        (call("answer", "{broken"), Told("I have it.", "the last line")),
+        (call("search", '{"text": "a"}'), Told("I have it.", "the last line")),
+    ],
+)
+def test_an_answer_may_be_the_argument_of_a_call(message: dict[str, Any], answer: Told) -> None:
+    assert final_answer([message]) == answer
+
+
 def test_parts_of_a_message_are_one_text() -> None:
     parts = [{"type": "text", "text": "It is "}, {"type": "image_url"}, {"type": "text", "text": "4."}]
     assert final_answer([said(parts)]) == Told("It is 4.", "the last line")
