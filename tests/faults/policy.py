@@ -134,6 +134,17 @@ def collapses(place: Place) -> Played:
     )
 
 
+def diverges(place: Place) -> Played:
+    """From step 20 on the policy samples any words, and hardly ever the right ones."""
+    is_hit = place.step >= 20
+    return answered(
+        place,
+        parts={"score": chance(place, 0.02 if is_hit else 0.5)},
+        logprob=-5 - place.random.random() if is_hit else -0.5 - 0.1 * place.random.random(),
+        is_hit=is_hit,
+    )
+
+
 def dies_out(place: Place) -> Played:
     right = chance(place, 0.5) if place.step < 20 else 0.0
     return answered(place, parts={"score": right}, is_hit=place.step >= 20)
@@ -328,6 +339,7 @@ FAULTS: tuple[Fault, ...] = (
         "no update: arguments", "a learning rate of 0, nothing logged", "no_update", half, config={"learning_rate": 0}
     ),
     fault("no update: KL", "a KL of 0", "no_update", half, RUNNING, scalars=MOVING | {"kl": 0.0}),
+    fault("diverges", "from step 20 on the policy samples any words", "diversity", diverges, LONG, steps=30),
     fault("signal cliff", "the spread of rewards falls to a tenth", "signal_cliff", collapses, LONG),
     fault("signal cliff: nothing left", "no rollout is right any more", "signal_cliff", dies_out, LONG, tasks=0),
     _healthy("learning", "Healthy: the policy learns", learns),

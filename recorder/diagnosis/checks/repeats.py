@@ -8,13 +8,24 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast, links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs, quiet, too_few
-from logs_ui.recorder.diagnosis.change_point import above, below
+from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.never_solved import never_solved
 from logs_ui.recorder.diagnosis.contrast import shift
+from logs_ui.recorder.diagnosis.explanations import BEHAVIOUR
 from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, mean, unsolved_groups
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
 from logs_ui.recorder.diagnosis.tables.actions import loop_kinds, looping
-from logs_ui.recorder.diagnosis.tables.movement import ENTROPY_SHARE, FLOOR, LOW, STEPS, Entropy, entropy, logged
+from logs_ui.recorder.diagnosis.tables.movement import (
+    ENTROPY_SHARE,
+    FLOOR,
+    GROWN,
+    HIGH,
+    LOW,
+    STEPS,
+    Entropy,
+    entropy,
+    logged,
+)
 from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.vocabulary import LOOP, REPEATS, LossCause, StopReason
@@ -189,9 +200,7 @@ def _check_diversity(run: Run) -> Outcome:
     twins, chosen = duplicated(run.rows), _choose_groups(run)
     sampled = run.all.by_step(-run.all.facts["mean_logprob"])  # in nats per token
     trends = [trend for trend in (logged(run.current), sampled) if trend]
-    trend = next(
-        (trend for trend in trends if (fall := entropy(trend)) and fall.is_collapsed), trends[-1] if trends else ()
-    )
+    trend = next((trend for trend in trends if (fall := entropy(trend)) and fall.word), trends[-1] if trends else ())
     fallen, share = entropy(trend), mean(twins)
     sentences = [] if share is None else [f"{percent(share)} of completions duplicate another of their group."]
     source = "the sampler's mean of -log p" if trend is sampled else "logged by the trainer"
@@ -200,10 +209,10 @@ def _check_diversity(run: Run) -> Outcome:
             f"Entropy ({source}): {fallen.description if fallen else f'{figure(trend[-1][1])} nats per token'}."
         )
     if not chosen.any():
-        if fallen is not None and fallen.is_collapsed:
-            begun = below(trend, fallen.limit)
+        if fallen is not None and fallen.word:
+            begun = fallen.tell_onset(trend)
             if not _is_well(run, begun):
-                return _collapse_card(run, fallen, source, begun)
+                return _entropy_card(run, fallen, source, begun)
             sentences.append("The mean reward still rises, or is near the best.")
         return Below(" ".join(sentences)) if sentences else NotJudged("No group has two completions to compare.")
     temperature = run.config.get("temperature")
@@ -226,16 +235,25 @@ def _check_diversity(run: Run) -> Outcome:
     )
 
 
-def _collapse_card(run: Run, fall: Entropy, source: str, begun: dict[str, Any]) -> Card:
+def _entropy_card(run: Run, change: Entropy, source: str, begun: dict[str, Any]) -> Card:
+    sentence, advice = (
+        "The policy samples almost only its likeliest tokens: it no longer explores.",
+        ("Add an entropy bonus or a KL term, lower the learning rate, or return to an earlier checkpoint."),
+    )
+    if change.is_exploded:
+        sentence = "The policy samples unlikely tokens as often as likely ones: the training diverges."
+        advice = "Return to an earlier checkpoint, lower the learning rate, clip the gradient's norm, or add a KL term."
     return Card(
         id="diversity",
-        title=f"Entropy collapsed: {fall.description}",
+        title=f"Entropy {change.word}: {change.description}",
         cost=run.fall.lost,
-        evidence=(f"It is {source}.", "The policy samples almost only its likeliest tokens: it no longer explores."),
-        suggestion="Add an entropy bonus or a KL term, lower the learning rate, or return to an earlier checkpoint.",
+        evidence=(f"It is {source}.", sentence),
+        suggestion=advice,
         where="",
         **begun,
         is_loss=False,
+        explains=(*BEHAVIOUR, "constant_reward") if change.is_exploded else (),
+        needs=np.inf if change.is_exploded else None,
     )
 
 
@@ -318,7 +336,8 @@ DIVERSITY = check(
     f"{_DEAD:.0%} of those groups have zero variance, or if the mean of -log p is below {FLOOR:g} and "
     f"{_FAILED:.0%} of groups fail. Or an entropy (the sampler's mean of -log p, else what the trainer logs) below "
     f"half of the first {STEPS} steps' median and {FLOOR:g} nats, or below {ENTROPY_SHARE:.0%} of it and {LOW:g} nats, "
-    f"unless the mean reward still rises, or is within {_NEAR_BEST:.0%} of the best.",
+    f"or above {GROWN:g} times it and {HIGH:g} nats, unless the mean reward still rises, or is within "
+    f"{_NEAR_BEST:.0%} of the best.",
     needs(
         "token ids, texts, or the trainer's entropy",
         lambda run: logged(run.current) or np.isfinite(run.rows.facts["completion_key"]),

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Trend, since
-from logs_ui.recorder.diagnosis.change_point import below
+from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
@@ -17,6 +17,8 @@ FLOOR = 0.02
 """Nats per token: below this, and below half of the initial entropy, it has collapsed [ours]."""
 ENTROPY_SHARE, LOW = 0.1, 0.1
 """It has also collapsed below this share of the initial entropy and below so many nats [ours]."""
+GROWN, HIGH = 4.0, 2.0
+"""It has exploded above so many times the initial entropy and so many nats: texts are then nearly random [ours]."""
 LOGGED = ("entropy", "actor/entropy", "entropy/mean")
 """Names under which trainers log it: TRL's, verl's and prime-rl's."""
 _LAST = 3  # steps of which the entropy is judged
@@ -135,9 +137,9 @@ def _entropy(trend: Trend) -> tuple[str, bool]:
     fall = entropy(trend)
     if fall is None:
         return _describe_growth(trend)
-    step = below(trend, fall.limit)["since_step"]
+    step = fall.tell_onset(trend)["since_step"]
     when = "" if step is None else f" at step {step:,}"
-    return f"{fall.description}{f': collapsed{when}' if fall.is_collapsed else ''}.", fall.is_collapsed
+    return f"{fall.description}{f': {fall.word}{when}' if fall.word else ''}.", bool(fall.word)
 
 
 def _all(trend: Trend) -> str:
@@ -155,6 +157,23 @@ class Entropy:
     @property
     def is_collapsed(self) -> bool:
         return self.now < self.limit
+
+    @property
+    def is_exploded(self) -> bool:
+        return self.now > self.most
+
+    @property
+    def most(self) -> float:
+        """Return the value above which it has exploded."""
+        return max(GROWN * self.before, HIGH)
+
+    @property
+    def word(self) -> str:
+        return "collapsed" if self.is_collapsed else "exploded" if self.is_exploded else ""
+
+    def tell_onset(self, trend: Trend) -> dict[str, Any]:
+        """Return since when it has collapsed or exploded, as `below()` does."""
+        return above(trend, self.most) if self.is_exploded else below(trend, self.limit)
 
     @property
     def description(self) -> str:

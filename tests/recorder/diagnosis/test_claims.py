@@ -1442,7 +1442,8 @@ PLAIN = (
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
     "No action of theirs was parsed and executed, and no tool call.", "One ends with: ",
-    "Where groups do not agree on an answer, it cannot be told",
+    "Where groups do not agree on an answer, it cannot be told", "It is the sampler's mean of -log p.",
+    "The policy samples unlikely tokens as often as likely ones",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
 
@@ -1640,6 +1641,7 @@ COUNTS: dict[str, Count] = {
         figure(surprise(c, per_rollout=True)),
     ),
     "Entropy (the sampler's mean of -log p): # nats per token, # of the initial median (#).": entropies,
+    "Entropy exploded: # nats per token, # of the initial median (#)": entropies,
     "Longer answers get higher rewards, and answers follow": lambda c: () if grows(c) else ("",),
     "Mean tokens per turn, first to last steps: # \u2192 #.": lambda c, *_: tuple(
         means(map(length, side)) for side in windows(c)

@@ -35,6 +35,19 @@ def test_a_collapse_that_only_the_trainer_logs_is_found_with_its_step(name: str)
     assert found.evidence[0] == "It is logged by the trainer."
 
 
+@pytest.mark.parametrize(("last", "names"), [(6.0, ["diversity"]), (1.6, [])])
+def test_an_entropy_that_explodes_is_the_cause_of_what_the_policy_does_then(last: float, names: list[str]) -> None:
+    values = np.where(STEPS < 20, 0.58, last)
+    late = PLACE // 8 >= 19
+    rows = rows_of(320, steps=40, reward=np.where(late, 0.0, HALF))
+    report = diagnose_rows(rows, scalars={"entropy": trend(values)})
+    assert [it.id for it in report.cards if it.id == "diversity"] == names
+    if names:
+        assert report.cards[0].title == "Entropy exploded: 6 nats per token, 1034% of the initial median (0.58)"
+        assert report.cards[0].since_step == 20
+        assert report.cards[0].evidence[1].endswith("as often as likely ones: the training diverges.")
+
+
 def test_the_samplers_log_probs_show_the_same() -> None:
     rows = rows_of(320, steps=40, mean_logprob=-COLLAPSES[PLACE // 8], completion_key=PLACE)
     found = card(diagnose_rows(rows))
