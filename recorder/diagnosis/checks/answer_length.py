@@ -126,12 +126,30 @@ def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
     if (tokens < limits).sum() > len(allowed) / 2:
         sentence += f", fewer than their calls allowed (max_tokens {_span(allowed)}){ends}"
         return sentence, "Find what cuts them: the server's context length, or another limit than the calls' max_tokens"
+    if (room := _describe_room(cut, allowed)) is not None:
+        advice = (
+            "Shorten what the environment says, allow fewer turns, or raise the context length: calls get what is left"
+        )
+        return f"{sentence}. Their calls allowed {_span(allowed)} (max_tokens){room}{ends}", advice
     advice = f"Raise the calls' max_tokens (now {_span(allowed)})"
     if length and allowed.max() < length:
         advice += ", which is below the trainer's max_completion_length"
     else:
         advice += ", or reward completions that finish within the limit"
     return f"{sentence}. Their calls allowed {_span(allowed)} (max_tokens){ends}", advice
+
+
+def _describe_room(cut: Rows, allowed: Floats) -> str | None:
+    """Return words on what fills the context of truncated rollouts, if their calls were `allowed` what was left of it:
+    not always as much, and in the median less than they sampled per turn. None if not, or if nothing tells.
+    """
+    sampled, heard = cut.completion_tokens, cut.env_tokens
+    has_both = np.isfinite(sampled) & np.isfinite(heard) & (cut.turns > 1)
+    if not has_both.all() or np.ptp(allowed) == 0 or np.median(allowed) >= np.median(sampled / cut.turns):
+        return None
+    share = percent(float(heard.sum() / (sampled + heard).sum()))
+    less = ", in the median less than they sampled per turn"
+    return f"{less}; {share} of their tokens after the prompt are the environment's"
 
 
 def _span(values: Floats) -> str:

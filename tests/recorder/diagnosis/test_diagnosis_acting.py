@@ -200,6 +200,11 @@ TRUNCATED: dict[str, Any] = {
         ({"cut_tokens": np.where(PLACE < 24, 512.0, 1_024.0), "cut_limit": np.where(PLACE < 24, 512.0, 1_024.0)},
          ("Truncated generations have 512 to 1,024 tokens (median 768). Their calls allowed 512 to 1,024 (max_tokens); "
          "max_completion_length is 2,048."), "Raise the calls' max_tokens (now 512 to 1,024)"),
+        ({"cut_tokens": np.where(PLACE < 24, 8.0, 70.0), "cut_limit": np.where(PLACE < 24, 8.0, 70.0),
+          "env_tokens": 15_000.0},
+         ("Truncated generations have 8 to 70 tokens (median 39). Their calls allowed 8 to 70 (max_tokens), in the "
+         "median less than they sampled per turn; 75% of their tokens after the prompt are the environment's; "
+         "max_completion_length is 2,048."), "Shorten what the environment says, allow fewer turns, or raise the "),
         ({"cut_tokens": 700.0, "cut_limit": 4_096.0},
          ("Truncated generations have 700 tokens (all of them), fewer than their calls allowed (max_tokens 4,096); "
          "max_completion_length is 2,048."), "Find what cuts them: the server's context length"),
