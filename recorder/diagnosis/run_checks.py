@@ -166,7 +166,7 @@ def diagnose_rows(
     environments = _environments(rows, evals, of_each) if len(evals) > 1 else ()
     return Report(
         cards, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed,
-        verdict=of_all(verdict(run, cards, error, units), environments),
+        verdict=of_all(run, cards, verdict(run, cards, error, units), environments),
         scored_low=rest and _make_shown(rest, run, within, scope), unexplained=unexplained,
         environments=environments, contrasts=_contrasts(run, over_time) if in_full else (),
         within=within,

@@ -118,11 +118,13 @@ def _fades(run: Run, card: Card) -> bool:
     return before is not None and after is not None and after <= most * before
 
 
-def of_all(whole: Verdict, environments: Sequence[tuple[str, Verdict]]) -> Verdict:
+def of_all(run: Run, cards: Sequence[Card], whole: Verdict, environments: Sequence[tuple[str, Verdict]]) -> Verdict:
     """Return the verdict on a run of several evals: that on the first eval that gets worse, or that has a finding where
-    the whole run has none, else that on the whole run.
+    the whole run has none, else that on the whole run. Findings that cost little hide no eval that gets worse.
     """
-    hidden = set() if whole.is_ill else {"worse"} if whole.is_healthy else {"worse", "fault"}
+    costs = [card.cost for card in cards]
+    is_slight = whole.id == "fault" and all(cost is not None and cost <= _LEFT * run.fall.lost for cost in costs)
+    hidden = {"worse"} if whole.is_healthy or is_slight else set() if whole.is_ill else {"worse", "fault"}
     return next(
         (Verdict(of_eval.id, f"{name}: {of_eval.said}") for name, of_eval in environments if of_eval.id in hidden),
         whole,

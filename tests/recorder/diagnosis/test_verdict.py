@@ -2,13 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
+from logs_ui.recorder.diagnosis.verdict import Verdict, of_all
 from tests.faults.columns import diagnosed
 from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
@@ -256,6 +258,13 @@ def test_one_environment_that_gets_worse_is_not_hidden_by_others_that_improve() 
     report = diagnose_rows(replace(rows, eval=is_web.astype(np.int64), evals=["code", "web"]))
     assert report.verdict.id == "worse"
     assert report.verdict.said.startswith("web: Getting worse, cause unknown: solved 6")
+
+
+@pytest.mark.parametrize(("cost", "name"), [(0.05, "worse"), (0.2, "fault"), (None, "fault")])
+def test_a_slight_finding_does_not_hide_an_environment_that_gets_worse(cost: float | None, name: str) -> None:
+    run, cards = SimpleNamespace(fall=SimpleNamespace(lost=1.0)), [SimpleNamespace(cost=cost)]
+    whole, web = Verdict("fault", "5% are truncated", "truncation"), Verdict("worse", "Getting worse")
+    assert of_all(cast(Any, run), cast(Any, cards), whole, [("web", web)]).id == name
 
 
 def test_a_reward_that_falls_beside_an_outcome_that_rises_names_the_function() -> None:
