@@ -70,7 +70,7 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
     """
     if error is not None:
         return Verdict("failed", f"The training failed: {error}")
-    if cards and cards[0].is_setup:
+    if cards and cards[0].is_setup and not _is_slight(run, cards[0]):
         return Verdict("setup", f"Fault of the set-up: {cards[0].title}", cards[0].id)
     outcome = _outcome(run)
     if cards:
@@ -87,10 +87,7 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
 
 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
-    is_left = all(
-        card.may_remain or (card.cost is not None and card.cost <= _LEFT * run.fall.lost) or _fades(run, card)
-        for card in cards
-    )
+    is_left = all(card.may_remain or _is_slight(run, card) or _fades(run, card) for card in cards)
     if is_left and (improving := _judge_rise(run, outcome)):
         sentence = f"{improving.said}; what is left: {cards[0].title}"
         return Verdict("improving", sentence, cards[0].id)
@@ -102,6 +99,10 @@ def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance:
     if outcome.is_sure(-1, chance) and _falls_beside(run, cards, chance):
         return Verdict("worse", f"Getting worse, and no finding explains it: {outcome.course}")
     return Verdict("fault", cards[0].title, cards[0].id)
+
+
+def _is_slight(run: Run, card: Card) -> bool:
+    return card.cost is not None and card.cost <= _LEFT * run.fall.lost
 
 
 def _fades(run: Run, card: Card) -> bool:
@@ -122,8 +123,7 @@ def of_all(run: Run, cards: Sequence[Card], whole: Verdict, environments: Sequen
     """Return the verdict on a run of several evals: that on the first eval that gets worse, or that has a finding where
     the whole run has none, else that on the whole run. Findings that cost little hide no eval that gets worse.
     """
-    costs = [card.cost for card in cards]
-    is_slight = whole.id == "fault" and all(cost is not None and cost <= _LEFT * run.fall.lost for cost in costs)
+    is_slight = whole.id == "fault" and all(_is_slight(run, card) for card in cards)
     hidden = {"worse"} if whole.is_healthy or is_slight else set() if whole.is_ill else {"worse", "fault"}
     return next(
         (Verdict(of_eval.id, f"{name}: {of_eval.said}") for name, of_eval in environments if of_eval.id in hidden),
@@ -363,7 +363,8 @@ def _judge_reached(run: Run, outcome: _Measure) -> Verdict:
     paid = _measure(run, REWARD, run.all.reward)
     if improving := _judge_rise(run, outcome):
         return improving
-    if habit := name_changed_habit(run):
+    # Another mix of families has other habits.
+    if (habit := name_changed_habit(run)) and not outcome.alike:
         return Verdict("level", f"No cause found; {habit}, at {outcome.course}")
     is_judged = outcome.change is not None and outcome.change.chance is not None
     if _is_high(run, outcome):
