@@ -20,7 +20,8 @@ from logs_ui.recorder.vocabulary import Mark, StopReason
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _OUTCOME = re.compile(
-    r"correct|acc$|accura|solve|success|right$|answer|pass|wins?$|won$|goal|exact|match|verif|outcome|env$|environment"
+    r"correct|acc$|accura|(re)?solve|completed|success|right$|answer|pass|wins?$|won$|goal|exact|match|verif|outcome|"
+    r"env$|environment"
 )
 _FORM = re.compile(r"format|style|tags?$|length|brev|short|long(er)?$|repe[at]|penal|xml|json|syntax|valid$|think")
 _PENALTY = re.compile(r"penal|repe[at]|over(long|length)?$|too$|trunc|violat|toxic|errors?$|cost|invalid|illegal")
@@ -255,6 +256,7 @@ def _by_functions(rows: Rows, mark: Callable[[str, Floats], float | None]) -> Su
     def counts(name: str) -> bool:
         return is_outcome(name) or (
             not is_form(name)
+            and not is_penalty(name)
             and all(worth[name] >= worth[other] for other in counted if (is_known[name] & is_known[other]).any())
         )
 

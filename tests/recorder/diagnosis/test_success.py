@@ -104,12 +104,18 @@ def test_a_gap_in_the_rewards_defines_nothing() -> None:
 )
 def test_a_name_is_read_word_by_word(name: str) -> None:
     assert not is_outcome(name)
-    assert all(map(is_outcome, ("percentage_correct", "testsPassed", "is_solved", "exactMatch")))
+    assert all(map(is_outcome, ("percentage_correct", "testsPassed", "is_solved", "resolved", "task_completed")))
 
 
 def test_a_function_that_is_to_be_avoided_is_no_success() -> None:
     parts = {"is_toxic": -RIGHT, "quality": GRADED}
     assert "is_toxic" not in success(parts=parts, weights={"is_toxic": -1.0, "quality": 1.0})[0].description
+
+
+def test_a_heavier_function_against_something_does_not_decide() -> None:
+    parts = {"no_violation": 1.2 * RIGHT[::-1], "resolved": RIGHT}
+    found = success(parts=parts, weights={"no_violation": 1.2, "resolved": 1.0})[0]
+    assert found.description == "resolved \u2265 1"
 
 
 def test_a_verdict_that_never_says_otherwise_is_none() -> None:
