@@ -99,7 +99,7 @@ def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:
         rows = diagnosed.rows
         needed = next((check.lacking for check in audited.checks if check.check.name == "Mask"), "")
         if needed and ((rows.turns > 1) & (rows.facts["env_steps"] > 0) & np.isfinite(rows.env_tokens)).any():
-            return NotJudged(f"The mask was not compared, which needs {needed}. {why}. {compared}")
+            return NotJudged(f"The mask was not compared: that needs {needed}. {why}. {compared}")
         return NotJudged(f"{why}. {compared}") if is_unexplained else Below(f"{why}. {compared}")
     first, *others = findings
     return Card(

@@ -43,9 +43,9 @@ TOKEN_CHECKS = {
     ),
     "Mask": TokenCheck(
         "The mask, and which tokens the recorded generations sampled; a rollout function may leave out whole answers. "
-        "Where no ids of these are recorded: their numbers, if what exceeds them is what the environment said; without "
-        "a tokenizer, if it is enough for that.",
-        "exact; of numbers 2 tokens a turn", "token ids, or numbers of tokens, of the generations",
+        "Without recorded ids, numbers of tokens are compared: it is a fault if more tokens are trained on than were "
+        "sampled, and these are observations (without a tokenizer: are enough to hold the observations).",
+        "exact; of numbers 2 tokens per turn", "token ids, or numbers of tokens, of the generations",
         {"mask_length": "There are more or fewer mask values than ids",
          "mask_shifted": "The mask leaves out tokens that the model sampled, and trains on others",
          "mask_missing": "There is no mask, so that training includes tokens that no generation sampled",

@@ -111,7 +111,7 @@ def order_cards(cards: Sequence[Card], lost: Floats) -> tuple[Card, ...]:
 
 
 def _is_later(card: Card, other: Card) -> bool:
-    """Return True if a card's figure rose only after the other one's had: it caused nothing of that."""
+    """Return True if a card's figure rose only after the other card's: it cannot be the cause."""
     first, last = card.since_range or (card.since_step, card.since_step), other.since_range or (0, other.since_step)
     return first[0] is not None and last[1] is not None and first[0] > last[1]
 

@@ -29,7 +29,7 @@ _ADVICE = {
     "a call whose JSON is broken": "Look at where the JSON of one breaks off, and show a whole call in the prompt.",
     "a whole call": "Look at why the loop does not execute such calls: its parser, or the names of the tools.",
     "a call in another form": "Let the parser accept this form, or show the one that it expects in the prompt.",
-    "an answer that speaks for a tool or a user": "Stop at the marks of a turn: stop strings, the end token, the mask.",
+    "an answer that writes a tool's or a user's turn": "End the answer with its turn: stop strings, end token, mask.",
     "text without a call": "Show an example of an action in the prompt.",
     "reasoning alone": "Open one with its tokens: no text follows its reasoning. Look at what ends it.",
     "no text": "Open one with its tokens: look at the end-of-turn token and the chat template.",

@@ -1,8 +1,8 @@
 """Judges a run in one line. A run is called healthy on positive evidence only, and not for lack of findings.
 
 Such evidence is an outcome that rises beyond chance, with groups as the independent units, or that most rollouts reach.
-A reward near the run's own 99th percentile is none: that may be far below what the functions can give; but one of 1 on
-a scale from 0 to 1 is. [ours]
+A reward near the run's own 99th percentile is none: that may be far below what the functions can give; but a reward
+of 1 in most rollouts, on a scale from 0 to 1, is. [ours]
 """
 
 from collections.abc import Sequence
@@ -93,7 +93,7 @@ def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance:
         return Verdict("improving", sentence, cards[0].id)
     if all(card.id == _MIX for card in cards) and not outcome.is_sure(-1, _SURE):
         if outcome.change is None or outcome.change.chance is None:
-            return Verdict("unknown", f"{cards[0].title}; nothing tells whether they are harder", cards[0].id)
+            return Verdict("unknown", f"{cards[0].title}; there is too little to judge the policy by", cards[0].id)
         return Verdict("level", f"{cards[0].title}; no fault shows: {outcome.course}", cards[0].id)
     # The rollouts of a finding may be the best ones: without them, a run falls that rises.
     if outcome.is_sure(-1, chance) and _falls_beside(run, cards, chance):
@@ -185,7 +185,7 @@ def _measure(run: Run, name: str, values: Floats, *, is_share: bool = False) -> 
         alike = unit
     elif strata is not None and (strata is not run.all or change is None):
         change = compare_halves(run, values, strata.task)
-        steps, alike = "their first half against the second", f"{unit} of the last steps"
+        steps, alike = "the first half of their rollouts against the second", f"{unit} of the last steps"
     return _Measure(name, level, change, steps, max(least * extent, SAME), is_share, values, alike)
 
 

@@ -126,8 +126,8 @@ def _fault(name: str, planted: str, expected: str | None, script: Script, shape:
 
 
 FAULTS: tuple[Fault, ...] = (
-    _fault("shared state", "generations of two families share an order", "shared_state", shared_orders),
-    _fault("shared state: port", "all generations of a group share a port", "shared_state", shared_ports, _SMALL),
+    _fault("shared state", "rollouts of a group share the state of one order", "shared_state", shared_orders),
+    _fault("shared state: port", "all rollouts of a group share a port", "shared_state", shared_ports, _SMALL),
     _fault("shared state: directory", "those of one kind share a directory", "shared_state", shared_directories),
     _fault("healthy groups: ranked", "the best of a group is paid", None, ranked),
     _fault("healthy groups: ranked kind", "the same of one kind", None, ranked_beside_right),

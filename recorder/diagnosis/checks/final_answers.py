@@ -330,7 +330,7 @@ def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
             _read_said(answers),
             f"Answers of these groups: {listed(examples)}.",
             f"Of other wrong answers, {percent(by_chance)} are another task's reference.",
-            "Where groups do not agree on an answer, it cannot be told: more references may be wrong.",
+            "Groups without a majority answer cannot be judged: more references may be wrong.",
         ),
         suggestion="Check the dataset: references may stand beside other tasks than their own, as after a shuffle or a "
         "join of one column.",

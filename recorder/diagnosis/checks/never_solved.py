@@ -290,11 +290,11 @@ NEVER_SOLVED = check(
     "eval, a family or a value of a column (but of a level of difficulty) of which nothing is solved, if it has "
     f"{LEAST_UNITS} tasks or more and the probability by chance is below {SURER:.1%}, corrected for the number of "
     f"these (the {_PLACES} largest of one kind are looked at); with the error, or the notice that something was cut, "
-    "that half of its rollouts read and hardly any others. With such a line also one of which at most "
-    f"{_RARELY:.0%} of what is solved elsewhere is, as surely, and no more in the second half of the steps. If no task "
-    "at all is solved, they are shown only if the environment gives no rewards either. Silent if the reward depends on "
-    "the prompt alone. Where most answers to half of the tasks agree, and not with the reference, the references are "
-    "to be verified first.",
+    "that half of its rollouts read and hardly any others. With such a line, a place is named also if the share solved "
+    f"there is at most {_RARELY:.0%} of that elsewhere, as surely, and does not rise in the second half of the steps. "
+    "If no task at all is solved, they are shown only if the environment gives no rewards either. Silent if the reward "
+    "depends on the prompt alone. Where most answers to half of the tasks agree, and not with the reference, the "
+    "references are to be verified first.",
     needs("tasks", lambda run: run.rows.task >= 0),
     _check_never,
     source="verifiers",

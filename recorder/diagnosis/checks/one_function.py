@@ -206,7 +206,7 @@ def _make_card(
         trend=rows.by_step(differs if among is None else np.where(of, differs, np.nan)),
         since_step=first,
         own=None if own.all() else own,
-        # What is so from the start begins nothing.
+        # A function that is constant from the first step on explains no new value.
         explains=(*_TELLS * is_loss, *["new_value"] * int(first > rows.steps[0])),
         is_loss=is_loss,
     )
@@ -403,7 +403,7 @@ NEW_VALUE = check(
     "It is at least five times as frequent as before a jump (or, if it is not the lowest, before a rise), while the "
     "other "
     f"values have not fallen by {_MOVED:.0%} of the way to the lowest, and the rollouts that get it differ from others "
-    "of their groups in no other figure, but for seconds, metrics and errors in observations, which are told. Not "
+    "of their groups in no other figure. Seconds, metrics and errors in observations may differ, and are told. Not "
     "judged for functions of few values: their failures look like wrong answers. "
     f"Or a function of more than {_LEVELS} values, no penalty, gives values of another size to an eval since a step, "
     "at tasks (or families of tasks) that came before, too: nine in ten of them, but for 0, are above "

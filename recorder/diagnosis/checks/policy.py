@@ -116,7 +116,7 @@ def _check_logged(run: Run) -> Outcome:
     if steady is None or steady[0]:
         return _card(run, title, sentences, begun)
     (first, low), (last, high) = whole[0], whole[-1]
-    grown = f"It grows from {figure(low)} (step {first:,}) to {figure(high)} (step {last:,}), {_OLD}."
+    grown = f"The mismatch grows from {figure(low)} (step {first:,}) to {figure(high)} (step {last:,}), {_OLD}."
     return _card(run, title, [grown, steady[1], *sentences], begun, _SYNC)
 
 
@@ -323,8 +323,9 @@ MISMATCH = check(
     f"Or a mean importance-sampling ratio below {_LEAST_RATIO:g}. Or a sampler's mean of -log p that differs from the "
     f"trainer's entropy by more than {_ENTROPY:.0%} of that, {_LEAST_ENTROPY:g} nats, and {_ERRORS:g} standard errors. "
     f"Or a KL to the reference of at least {_KL:g} nats per token, {_GROWS:g} times that of the first steps, while no "
-    f"figure of the rollouts changes beyond chance ({_GROUPS} groups on either side). A mean |Δ log p| that rises "
-    "bit by bit from a tenth of its value or less is then said to be of old weights, too.",
+    f"figure of the rollouts changes beyond chance ({_GROUPS} groups on either side). If the mean |Δ log p| "
+    "rose bit by bit from a tenth of its value or less, and no figure of the rollouts changed, the card names old "
+    "weights as the likely cause.",
     _missing,
     _check_mismatch,
     source="NeMo-RL; the thresholds of ratios and entropy are ours",

@@ -1,6 +1,6 @@
-"""Finds generations of a group that share a state of the environment: the first that acts wins.
+"""Finds rollouts of a group that share a state of the environment: the first that acts wins.
 
-Exactly one of n independent generations with the chance p each is solved with the probability n p (1 - p)^(n - 1). That
+Exactly one of n independent rollouts with the chance p each is solved with the probability n p (1 - p)^(n - 1). That
 is at most (1 - 1/n)^(n - 1), at p = 1/n: 39% of 8. More such groups are beyond chance, however hard their tasks are.
 """
 
@@ -17,11 +17,11 @@ from logs_ui.recorder.diagnosis.places import list_kinds
 from logs_ui.recorder.diagnosis.rollout_rows import ends
 from logs_ui.recorder.diagnosis.wording import kind_of, list_places, percent
 
-_SHARE, _GROUPS, _SIZE = 0.6, 16, 4  # of the groups, of which there are so many, of so many generations [ours]
+_SHARE, _GROUPS, _SIZE = 0.6, 16, 4  # of the groups, of which there are so many, of so many rollouts [ours]
 _READ = 0.25  # of the failed rollouts that have the same line [ours]
 # An error that says that another one was first: no reward that ranks a group makes it.
 _TAKEN = re.compile(r"\b(already|in use|locked|exists|taken|occupied|conflict|duplicate|busy)\b", re.IGNORECASE)
-_WORDS = "failed rollouts beside a solved one that were read", "solved ones"
+_WORDS = "failed rollouts that were read (of groups with a solved one)", "solved ones"
 
 
 def _check(run: Run) -> Outcome:
@@ -51,7 +51,7 @@ def _check(run: Run) -> Outcome:
         return Below(f"In no part of the last steps {clause}.")
     rest = is_whole & ~inside & np.isin(np.arange(count), rows.group[np.isin(rows.eval, rows.eval[affected])])
     text = f" of {list_places(chosen, field if field != 'family' else '')}" if field else ""
-    title = f"Exactly one of {usual} generations is solved in {is_one[inside].sum():,} of {inside.sum():,} groups{text}"
+    title = f"Exactly one of {usual} rollouts is solved in {is_one[inside].sum():,} of {inside.sum():,} groups{text}"
     of = (inside & is_one)[rows.group]
     line, quotation = quote_line(run, of & (won == 0), of & (won == 1), _name_kind, _WORDS, _READ)
     is_taken = line == _TAKEN.pattern
@@ -63,13 +63,14 @@ def _check(run: Run) -> Outcome:
         title=title,
         cost=cost_beside(run, affected[is_last]),
         evidence=(
-            f"If generations are independent, with equal chances, it is so in at most {percent(most)} of groups.",
+            f"Independent rollouts with equal chances give exactly one solved in at most {percent(most)} of groups.",
             f"None is solved in {inside[hits == 0].sum():,} of these groups, several in {inside[hits > 1].sum():,}.",
-            *[f"Elsewhere it is so in {is_one[rest].sum():,} of {rest.sum():,} groups."] * bool(rest.any()),
+            *[f"Elsewhere exactly one is solved in {is_one[rest].sum():,} of {rest.sum():,} groups."]
+            * bool(rest.any()),
             *filter(None, [quotation]),
         ),
-        suggestion="Give each generation its own state: a reset, a port, a directory, a copy of the database."
-        + " Or does the reward rank a group there?" * (not is_taken),
+        suggestion="Give each rollout its own state: a reset, a port, a directory, a copy of the database."
+        + " First look whether the reward ranks the rollouts of a group." * (not is_taken),
         where=links.tasks(chosen, field) if field else "",
         **above(rows.by_step(np.where(inside[rows.group], is_one[rows.group], np.nan)), limit),
         own=affected[is_last],
@@ -84,12 +85,13 @@ def _name_kind(line: str) -> str:
 DIAGNOSTIC = check(
     "shared_state",
     "Shared state",
-    f"At least {_SHARE:.0%} of {_GROUPS} or more groups of the usual size, from {_SIZE} on (of the run, an eval, a "
-    "family, a value of a column; in the last steps, too) have exactly one solved rollout, with a probability below "
-    f"{SURER:.1%}, corrected for the number of these. As rewards may rank a group, and groups without a solved rollout "
-    f"be left out, it is judged only if {_READ:.0%} of the failed rollouts beside a solved one, and hardly any solved "
-    "ones, read an error that says that something is taken; or if one function decides what is solved, and other "
-    "groups of the same evals are not so, of which some have no solved rollout.",
+    f"At least {_SHARE:.0%} of the groups of the run, an eval, a family or a value of a column have exactly one "
+    f"solved rollout, in the last steps, too; only groups of the usual size ({_SIZE} or more) count, and {_GROUPS} are "
+    f"needed. The probability by chance is below {SURER:.1%}, corrected for the number of places. A reward that ranks "
+    "a group, or a filter that leaves out groups without a solved rollout, looks the same. So one of these is needed, "
+    f"too: {_READ:.0%} of the failed rollouts of groups with a solved one, and hardly any solved ones, have an "
+    "observation with an error that says that something is taken; or one function decides what is solved, and other "
+    "groups of the same evals do not show the pattern, some of them without a solved rollout.",
     needs(f"groups of {_SIZE} rollouts", lambda run: run.all.groups.size >= _SIZE),
     _check,
 )

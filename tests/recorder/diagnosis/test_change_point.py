@@ -179,5 +179,5 @@ def test_a_mismatch_that_grows_from_0_while_samples_stay_as_they_are_is_of_old_w
     assert fault.made is not None
     (mismatch,) = (card for card in diagnosed(fault.made()).report.cards if card.id == "mismatch")
     is_named = fault.id.startswith("weights never sent")
-    assert mismatch.evidence[0].startswith("It grows from 0") is is_named
+    assert mismatch.evidence[0].startswith("The mismatch grows from 0") is is_named
     assert mismatch.suggestion.startswith("Check that the sampler gets the weights") is ("weights" in fault.id)

@@ -1381,7 +1381,7 @@ def agreed(case: Case, *said: str) -> tuple[str, ...]:
     return str(len(most)), str(len(alike)), said[2], written, str(number), str(len(group)), reference
 
 
-SPEAKS = "an answer that speaks for a tool or a user"
+SPEAKS = "an answer that writes a tool's or a user's turn"
 KINDS = {
     **dict.fromkeys(("<tool_response>", "\nUser:", "<|im_start|>"), SPEAKS),
     '{"tool"': 'a call without "name"', '"name": "look_up", "arguments": {"item": ': "a call whose JSON is broken",
@@ -1442,7 +1442,7 @@ PLAIN = (
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
     "No action of theirs was parsed and executed, and no tool call.", "One ends with: ",
-    "Where groups do not agree on an answer, it cannot be told", "It is the sampler's mean of -log p.",
+    "Groups without a majority answer cannot be judged", "It is the sampler's mean of -log p.",
     "The policy samples unlikely tokens as often as likely ones",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
@@ -1545,19 +1545,19 @@ COUNTS: dict[str, Count] = {
     "In # of # of them that were read, and # of # others, an observation says \u201c@\u201d, or the like.": (
         lambda c, *groups: told_error(c, *groups, varies=True)
     ),
-    "Exactly one of # generations is solved in # of # groups[ of [metadata.# ]@]": one_solved,
-    "If generations are independent, with equal chances, it is so in at most # of groups.": one_of_independent,
+    "Exactly one of # rollouts is solved in # of # groups[ of [metadata.# ]@]": one_solved,
+    "Independent rollouts with equal chances give exactly one solved in at most # of groups.": one_of_independent,
     "None is solved in # of these groups, several in #.": lambda c, *_: (
         str(count_solved(c, shared_place(c)[0])[0]),
         str(sum(number for of, number in count_solved(c, shared_place(c)[0]).items() if of > 1)),
     ),
-    "Elsewhere it is so in # of # groups.": lambda c, *_: (
+    "Elsewhere exactly one is solved in # of # groups.": lambda c, *_: (
         str(count_solved(c, shared_place(c)[1])[1]), str(len(shared_place(c)[1])),
     ),
-    "In # of # failed rollouts beside a solved one that were read, and # of # solved ones, an observation says "
-    "\u201c@\u201d.": read_error,
-    "In # of # failed rollouts beside a solved one that were read, and # of # solved ones, an observation says "
-    "\u201c@\u201d, or the like.": lambda c, *groups: read_error(c, *groups, varies=True),
+    "In # of # failed rollouts that were read (of groups with a solved one), and # of # solved ones, an observation "
+    "says \u201c@\u201d.": read_error,
+    "In # of # failed rollouts that were read (of groups with a solved one), and # of # solved ones, an observation "
+    "says \u201c@\u201d, or the like.": lambda c, *groups: read_error(c, *groups, varies=True),
     "@: none of # attempts over the whole run solved it (@).": never_in,
     "# attempts are in the last steps: # of their rollouts.": lambda c, *_: (
         str(sum(map(is_hopeless(c), c.last))), c.share(is_hopeless(c)),
@@ -1623,8 +1623,8 @@ COUNTS: dict[str, Count] = {
     ),
     "Trainer/sampler mismatch: # nats per token": mismatch,
     "Mean |log p (trainer) - log p (sampler)|: # nats per token.": mismatch,
-    "It grows from # (step #) to # (step #), as if the sampler did not get the trainer's weights: a wrong dtype or "
-    "temperature shows from the first step on.": grown,
+    "The mismatch grows from # (step #) to # (step #), as if the sampler did not get the trainer's weights: a wrong "
+    "dtype or temperature shows from the first step on.": grown,
     "Trainer/sampler mismatch: the mean importance-sampling ratio is #": lambda c, _: (figure(logged(c, RATIO)),),
     "If both agree it is 1. The loss is weighted by it: # of the gradient is lost.": lambda c, _: (
         percent(1 - logged(c, RATIO)),

@@ -47,7 +47,7 @@ def test_one_winner_in_all_groups_is_judged_by_what_the_others_read(line: str, i
     assert ("shared_state" in {it.id for it in report.cards}) is is_told
     if is_told:
         found = card(report, "shared_state")
-        assert (found.title, found.is_setup) == ("Exactly one of 8 generations is solved in 120 of 120 groups", True)
+        assert (found.title, found.is_setup) == ("Exactly one of 8 rollouts is solved in 120 of 120 groups", True)
     else:
         assert "the reward may rank a group" in checked(report, "shared_state").said
 

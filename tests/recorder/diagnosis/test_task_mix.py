@@ -44,7 +44,7 @@ def test_other_tasks_with_lower_rewards_are_told_without_a_reason() -> None:
     assert found.title == "100% of the last rollouts are of new tasks: mean reward lower by 0.5"
     assert report.verdict.said.endswith(
         "new tasks: mean reward lower by 0.5; no fault shows: solved 25%; at the same tasks of the last steps "
-        "25% \u2192 25% (their first half against the second)"
+        "25% \u2192 25% (the first half of their rollouts against the second)"
     )
     assert (found.cost, found.since_step) == (0.5, 11)
     assert found.where == 'task:"task 2","task 3" step:11..20'

@@ -13,7 +13,7 @@ from tests.faults.columns import diagnosed
 from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
-SPEAKS = "an answer that speaks for a tool or a user"
+SPEAKS = "an answer that writes a tool's or a user's turn"
 
 
 @pytest.mark.parametrize(
