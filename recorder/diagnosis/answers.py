@@ -21,7 +21,10 @@ _MARKS = {_BOXED: "}", "<answer>": "</answer>", "####": "\n"}
 _ENDED = re.compile(r"</answer>|\\boxed\{|^#### *-?\$?\d", re.MULTILINE)
 SPEAKER = re.compile(r"\n(?:Human|User) *:|<\|(?:im_start|start_header_id)\|>|<start_of_turn>|<tool_response>")
 """What ends an answer; what begins another one's turn."""
-_ANSWERING = re.compile(r"(?:\w+_)?(?:answer|submit|finish|final)\w*", re.IGNORECASE)  # names of tools
+_ANSWERING = re.compile(r"answer|solution|result", re.IGNORECASE)  # in names of tools, or of their arguments
+_ENDING = re.compile(
+    r"(?:\w+_)?(?:submit|finish|final|done)\w*", re.IGNORECASE
+)  # tools whose argument may be an answer
 LAST_LINE = "the last line"
 """The place of an answer without any of these."""
 _OURS = ("metrics", "notes")  # metadata that a rollout reported
@@ -101,13 +104,17 @@ def _find_called(messages: Sequence[Mapping[str, Any]]) -> Told | None:
     calls = answers[-1].get("tool_calls") if answers else None
     function = calls[-1].get("function") if isinstance(calls, list) and calls and isinstance(calls[-1], dict) else None
     name, arguments = (function.get("name"), function.get("arguments")) if isinstance(function, dict) else (None, None)
-    if not isinstance(name, str) or not _ANSWERING.fullmatch(name):
+    if not isinstance(name, str):
         return None
     with suppress(orjson.JSONDecodeError):
         arguments = orjson.loads(arguments) if isinstance(arguments, str) else arguments
-    values = list(arguments.values()) if isinstance(arguments, dict) else []
-    is_single = len(values) == 1 and isinstance(values[0], str | int | float) and str(values[0]).strip()
-    return Told(str(values[0]).strip()[:_LONGEST], f"the call of {name}") if is_single else None
+    if not isinstance(arguments, dict) or len(arguments) != 1:
+        return None
+    ((argument, value),) = arguments.items()
+    is_answer = _ANSWERING.search(name) or (_ENDING.fullmatch(name) and _ANSWERING.search(argument))
+    text = orjson.dumps(value).decode() if isinstance(value, int | float) else value
+    has_text = is_answer and isinstance(text, str) and not isinstance(value, bool) and text.strip()
+    return Told(text.strip()[:_LONGEST], f"the call of {name}") if has_text else None
 
 
 def _find_marks(text: str) -> Iterator[tuple[int, str, str]]:

@@ -54,7 +54,9 @@ def call(name: str, arguments: Any) -> dict[str, Any]:
     ("message", "answer"),
     [
         (call("answer", '{"text": "$4,809.31"}'), Told("$4,809.31", "the call of answer")),
-        (call("submit_answer", {"value": 7}), Told("7", "the call of submit_answer")),
+        (call("submit", {"final_result": 7}), Told("7", "the call of submit")),
+        (call("submit", {"confirm": True}), Told("I have it.", "the last line")),
+        (call("finish", '{"status": "done"}'), Told("I have it.", "the last line")),
         (call("answer", '{"text": "a", "sure": true}'), Told("I have it.", "the last line")),
         (call("answer", "{broken"), Told("I have it.", "the last line")),
         (call("search", '{"text": "a"}'), Told("I have it.", "the last line")),
