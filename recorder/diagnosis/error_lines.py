@@ -10,10 +10,16 @@ from logs_ui.recorder.diagnosis.card import Run, Texts
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, ends
 
 _READ, _LOOKED = 256, 20  # rollouts, about; errors that are compared, the most frequent ones [ours]
+_LINES = 50  # errors of a rollout that are compared [ours]
 _LEAST, _MOST, _LENGTH = 3, 12, 200  # words of the beginning of a line; characters [ours]
 _ERROR = re.compile(r"^(?:\w+>)?[^\w\n.]*([\w.]*?(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
 # Words on something that was cut.
-_CUTS = r"truncated|omitted|cut off|too long|exceed|limit reached|\d{1,9} more (?:character|line|token|row|byte|page)"
+_UNIT, _CUT_OFF = r"(?:character|line|token|row|byte)s?", r"(?:truncated|omitted|cut off)"
+_CUTS = (
+    rf"(?:output|text|page|content|response|result|observation)s? (?:(?:was|were|is|are) )?{_CUT_OFF}"
+    rf"|{_UNIT} (?:(?:was|were|are) )?{_CUT_OFF}|truncated (?:to|at|after) \d|\d{{1,9}} more {_UNIT}"
+    r"|exceed(?:s|ed)? the (?:limit|maximum|context)|limit reached"
+)
 _CUT = re.compile(rf"(?:{_CUTS})[^\n\])>]*", re.IGNORECASE)
 _QUOTED, _PATH, _MORE = r"""(?<!\w)(['"`])[^\n]*?\1(?!\w)""", r"[\w.~-]*/[\w./~-]*", "\u2026"
 _VARYING = re.compile(rf"{_QUOTED}|{_PATH}|(?![\w.]*(?:Error|Exception)\b)[\w#.-]*\d[\w.-]*")
@@ -56,7 +62,7 @@ def merge_errors(texts: Mapping[int, Texts]) -> dict[frozenset[int], str]:
     """Return the longest beginning of errors by the ids of the rollouts that have it, of the most frequent ones."""
     ids_of = dict[str, set[int]]()
     for row_id, rollout in texts.items():
-        for line in list_errors(rollout):
+        for line in sorted(list_errors(rollout))[:_LINES]:
             words = _VARYING.sub(_MORE, line[:_LENGTH]).split()
             for number in range(min(_LEAST, len(words)), min(_MOST, len(words)) + 1):
                 more = _MORE * (number < len(words) and words[number - 1] != _MORE)

@@ -55,7 +55,12 @@ def test_a_line_that_names_an_error_is_quoted_without_signs_before_it() -> None:
 
 def test_what_was_cut_is_quoted_without_what_is_before_it() -> None:
     text = "the house on the hill [output truncated: 12 more characters] and\n7 rows omitted\none more page\n"
-    assert list_cuts(Texts([], [{"observation": text}])) == {"omitted", "truncated: 12 more characters"}
+    assert list_cuts(Texts([], [{"observation": text}])) == {"rows omitted", "output truncated: 12 more characters"}
+
+
+@pytest.mark.parametrize("text", ["Weights must not exceed 50.", "No items were omitted from this list.", "Too long."])
+def test_prose_says_of_nothing_that_was_cut(text: str) -> None:
+    assert list_cuts(Texts([], [{"observation": text}])) == set()
 
 
 HARD = ["\n", ".", "##########\n#  .  @  #\n", "Error ", "ErrorError", "| - |\n", ".\n", " 'a", "Error: a-'", "Error/"]
