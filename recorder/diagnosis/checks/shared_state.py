@@ -30,15 +30,14 @@ def _check(run: Run) -> Outcome:
     rows, limit, won = run.all, run.threshold("shared_state", _SHARE), run.scale.success.outcomes(run.all)
     has_outcome, is_last, count = np.isfinite(won), rows.step >= run.rows.steps[0], len(rows.groups.size)
     size, hits = (np.bincount(rows.group[has_outcome], weights, count) for weights in (None, won[has_outcome]))
-    usual = max(int(np.bincount(size.astype(int)).argmax()), _SIZE)  # most groups have this size
-    is_whole, most = size == usual, (1 - 1 / usual) ** (usual - 1)
+    is_whole, most = size >= _SIZE, (1 - 1 / np.maximum(size, 2)) ** (size - 1)
     is_one, kinds = is_whole & (hits == 1), [("", [""], np.zeros(len(rows), np.int64)), *list_kinds(run)]
     field, chosen, inside, affected, highest = "", list[str](), np.zeros(count, bool), has_outcome, 0.0
     for name, names, codes in kinds:  # the one with the most such groups beyond the bound is named
         low, high = ends(rows.group, codes.astype(float), count)
         place = np.where(is_whole & (low == high), low, -1).astype(int)
         groups, ones = (np.bincount(place[of] + 1, minlength=len(names) + 1)[1:] for of in (is_whole, is_one))
-        excess = ones - most * groups
+        excess = ones - np.bincount(place + 1, most, len(names) + 1)[1:]
         # Hoeffding's bound on the binomial tail holds for groups of different chances, too.
         chance = np.exp(-2 * np.maximum(excess, 0) ** 2 / np.maximum(groups, 1)) * sum(len(of) for _, of, _ in kinds)
         sure = np.flatnonzero((groups >= _GROUPS) & (ones >= limit * groups) & (chance <= SURER))
@@ -51,11 +50,14 @@ def _check(run: Run) -> Outcome:
         return Below(f"In no part of the last steps {clause}.")
     rest = is_whole & ~inside & np.isin(np.arange(count), rows.group[np.isin(rows.eval, rows.eval[affected])])
     text = f" of {list_places(chosen, field if field != 'family' else '')}" if field else ""
-    title = f"Exactly one of {usual} rollouts is solved in {is_one[inside].sum():,} of {inside.sum():,} groups{text}"
+    sizes = np.unique(size[inside]).astype(int)
+    bound = percent(float(most[inside].mean()))
+    span = f"{sizes[0]} to {sizes[-1]}" if len(sizes) > 1 else f"{sizes[0]}"
+    title = f"Exactly one of {span} rollouts is solved in {is_one[inside].sum():,} of {inside.sum():,} groups{text}"
     of = (inside & is_one)[rows.group]
     line, quotation = quote_line(run, of & (won == 0), of & (won == 1), _name_kind, _WORDS, _READ)
     is_taken = line == _TAKEN.pattern
-    is_apart = rest.sum() >= _GROUPS and is_one[rest].mean() <= most and (hits[rest] == 0).any()
+    is_apart = rest.sum() >= _GROUPS and is_one[rest].mean() <= most[rest].mean() and (hits[rest] == 0).any()
     if not is_taken and not (is_apart and run.scale.success.find_deciding(rows)):
         return NotJudged(f"{title}: the reward may rank a group, or groups without a solved rollout may be left out.")
     return Card(
@@ -63,7 +65,7 @@ def _check(run: Run) -> Outcome:
         title=title,
         cost=cost_beside(run, affected[is_last]),
         evidence=(
-            f"Independent rollouts with equal chances give exactly one solved in at most {percent(most)} of groups.",
+            f"Independent rollouts with equal chances give exactly one solved in at most {bound} of groups.",
             f"None is solved in {inside[hits == 0].sum():,} of these groups, several in {inside[hits > 1].sum():,}.",
             *[f"Elsewhere exactly one is solved in {is_one[rest].sum():,} of {rest.sum():,} groups."]
             * bool(rest.any()),
@@ -86,7 +88,7 @@ DIAGNOSTIC = check(
     "shared_state",
     "Shared state",
     f"At least {_SHARE:.0%} of the groups of the run, an eval, a family or a value of a column have exactly one "
-    f"solved rollout, in the last steps, too; only groups of the usual size ({_SIZE} or more) count, and {_GROUPS} are "
+    f"solved rollout, in the last steps, too; only groups of {_SIZE} rollouts or more count, and {_GROUPS} are "
     f"needed. The probability by chance is below {SURER:.1%}, corrected for the number of places. A reward that ranks "
     "a group, or a filter that leaves out groups without a solved rollout, looks the same. So one of these is needed, "
     f"too: {_READ:.0%} of the failed rollouts of groups with a solved one, and hardly any solved ones, have an "

@@ -65,6 +65,17 @@ def test_a_place_is_told_from_others_without_an_error_if_some_of_their_groups_ar
     assert checked(report, "shared_state").state == "not_judged"
 
 
+def test_groups_of_other_sizes_elsewhere_hide_nothing() -> None:
+    group = np.where(KIND == 2, GROUP, COUNT + PLACE // 4)
+    tasks = [
+        f"{'c' if kind == 2 else 'a'}/{number}" for kind, number in zip(KIND.tolist(), group.tolist(), strict=True)
+    ]
+    solved = np.where(KIND == 2, FIRST, DICE < 0.6)
+    rows = rows_of(COUNT, steps=12, group=group, reward=solved, task=tasks)
+    found = card(diagnose_rows(rows, read_texts=said("Error: seat 4 is already booked")), "shared_state")
+    assert found.title == "Exactly one of 8 rollouts is solved in 30 of 30 groups of c/"
+
+
 def test_what_has_ended_is_no_finding() -> None:
     solved = np.where(GROUP < 90, FIRST, DICE < 0.6)
     report = report_on(solved, settings=Settings(steps=3), read_texts=said("Error: already booked"))
