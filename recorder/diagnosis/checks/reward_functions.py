@@ -324,7 +324,7 @@ def find_hacked(run: Run) -> str | None:
     """Return the function that fell most, if the check on hacking finds one that fell while the reward rose."""
     for unit in _units(run):
         gains = _list_gains(unit)
-        payer = max(gains, key=lambda name: gains[name].value, default="")
+        payer = _find_payer(gains)
         if fallen := _find_fallen(unit, _find_falls(unit, payer), gains):
             return max(fallen, key=lambda name: fallen[name])
     return None
@@ -333,6 +333,11 @@ def find_hacked(run: Run) -> str | None:
 def _list_gains(run: Run) -> dict[str, Rise]:
     """Return the change of what each function adds to the reward."""
     return {name: rise(run, given_by(name, run.rows.weights.get(name, 1.0)), chance=SURER) for name in run.rows.parts}
+
+
+def _find_payer(gains: Mapping[str, Rise]) -> str:
+    """Return the function whose gain is largest, of those whose gain is sure, if there are any; "" for none."""
+    return max(gains, key=lambda name: (gains[name].is_sure and gains[name].value > 0, gains[name].value), default="")
 
 
 def _rise_of_reward(run: Run, name: str) -> Rise:
@@ -396,7 +401,7 @@ def _judge_hacking(run: Run) -> Outcome:
     has_risen = gain.value > 0 and gain.is_sure
     moved = f"Reward, last steps vs first: {figure(gain.before)} to {figure(gain.after)}"
     light, gains = weightless(run.all), _list_gains(run)
-    payer = max(gains, key=lambda name: gains[name].value, default="")
+    payer = _find_payer(gains)
     falls = _find_falls(run, payer)
     fallen = _find_fallen(run, falls, gains)
     if not fallen and not has_risen:
