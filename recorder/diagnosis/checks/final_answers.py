@@ -119,7 +119,7 @@ def _check(run: Run) -> Outcome:
     equal = answers.equal
     common = [(name, of) for name, of in forms if (equal & of).sum() >= _FORM * equal.sum()]
     insides = [("", equal), *((f"in {name} ", equal & of) for name, of in places if not of.all())]
-    parts = [(f"{where}{form}", inside & of) for where, inside in insides for form, of in forms]
+    parts = ((f"{where}{form}", inside & of) for where, inside in insides for form, of in forms)
     local = [(name, of) for name, of in parts if of.sum() >= _ENOUGH]
     card_of_answers = (
         _find_refused(run, answers, common, "that are written otherwise", _READ_FORM)
@@ -174,7 +174,8 @@ def _list_forms(answers: _Answers) -> list[tuple[str, Bools]]:
     signs = [[f"has {sign}" for sign in _SIGN.findall(text)] for text in answers.written]
     kinds = [kind_of(text) + " in LaTeX" * ("\\" in text) for text in answers.written]
     forms = [[*some, kind] for some, kind in zip(signs, kinds, strict=True)]
-    names = dict.fromkeys(chain.from_iterable(forms))
+    counts = Counter(chain.from_iterable(map(dict.fromkeys, forms)))
+    names = [name for name, count in counts.items() if count >= _ENOUGH]  # text may hold thousands of commands
     return [(f"where the answer {name}", np.array([name in form for form in forms], bool)) for name in names]
 
 
@@ -192,7 +193,7 @@ def _find_refused(
     the same groups, and those behind the same marks that are as long, since a reward may need more than the answer.
     """
     equal, group, tokens = answers.equal, answers.rows.group, answers.rows.completion_tokens
-    marks, best = np.array(answers.mark, object), None
+    marks, best = np.unique(answers.mark, return_inverse=True)[1], None
     for where, of in parts:
         mine, others = equal & of, equal & ~of
         if len(np.unique(group[mine])) < _ENOUGH or not others.any():
@@ -203,7 +204,9 @@ def _find_refused(
         same = others & np.isin(group, group[mine])
         sides = [others, alike, *([same] if same.sum() >= _ENOUGH else [])]
         counted = min(float(answers.solved[side].mean()) if side.any() else 0.0 for side in sides)
-        chance = (1 - counted) ** len(np.unique(group[mine])) * len(parts)
+        (hits, of_mine), (other_hits, of_others) = (_count_groups(answers, side) for side in (mine, others))
+        usual = (other_hits + 0.5) / (of_others + 1)
+        chance = (1 - _tail(hits + 1, of_mine, usual)) * len(parts)
         if len(np.unique(group[alike])) < _ENOUGH or counted < least or chance > _CHANCE:
             continue
         if best is None or mine.sum() > best[1].sum():
@@ -225,6 +228,13 @@ def _find_refused(
         is_setup=True,
         is_loss=False,
     )
+
+
+def _count_groups(answers: _Answers, side: Bools) -> tuple[int, int]:
+    """Return in how many groups half or more of these answers count, and how many groups have any."""
+    group = np.unique(answers.rows.group[side], return_inverse=True)[1]
+    shares = np.bincount(group, answers.solved[side]) / np.bincount(group)
+    return int((shares >= 0.5).sum()), len(shares)
 
 
 def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
