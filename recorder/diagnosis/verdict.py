@@ -272,7 +272,7 @@ def _fallen_since(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
     if jump is None or jump.after >= jump.before or outcome.level is None:
         return None
     since, is_known = int(rows.steps[jump.place]), np.isfinite(outcome.column)
-    families = run.families if outcome.alike else None
+    families = run.families if outcome.alike and not tasks_recur(rows) else None
     strata = rows.task if tasks_recur(rows) else None if families is None else families.task
     fall = compare(outcome.column, rows.step >= since, rows.group, strata)
     if fall is None or fall.chance is None or fall.chance >= chance or outcome.level > (jump.before + jump.after) / 2:

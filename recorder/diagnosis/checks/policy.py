@@ -111,12 +111,12 @@ def _check_logged(run: Run) -> Outcome:
     ratios = run.recent(run.current.get(f"{_RATIO}min", ()))
     sentences += [f"Smallest importance-sampling ratio: {figure(min(value for _, value in ratios))}."] if ratios else []
     title, begun = f"{figure(mean)} nats per token", above(whole, limit)
-    is_from_nothing = np.median([value for _, value in whole[:_FIRST]]) * _GROWS <= mean
+    low = float(np.median([value for _, value in whole[:_FIRST]]))
+    is_from_nothing = low * _GROWS <= mean
     steady = _find_changed(run) if is_from_nothing and begun.get("half_step") is not None else None
     if steady is None or steady[0]:
         return _card(run, title, sentences, begun)
-    (first, low), (last, high) = whole[0], whole[-1]
-    grown = f"The mismatch grows from {figure(low)} (step {first:,}) to {figure(high)} (step {last:,}), {_OLD}."
+    grown = f"The mismatch grows from {figure(low)} (median of the first {_FIRST} points) to {figure(mean)}, {_OLD}."
     return _card(run, title, [grown, steady[1], *sentences], begun, _SYNC)
 
 

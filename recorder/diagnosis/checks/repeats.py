@@ -10,7 +10,7 @@ from logs_ui.recorder.diagnosis import contrast, links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs, quiet, too_few
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.never_solved import never_solved
-from logs_ui.recorder.diagnosis.contrast import shift
+from logs_ui.recorder.diagnosis.contrast import rise, shift
 from logs_ui.recorder.diagnosis.explanations import BEHAVIOUR
 from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, mean, unsolved_groups
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
@@ -211,7 +211,9 @@ def _check_diversity(run: Run) -> Outcome:
     if not chosen.any():
         if fallen is not None and fallen.word:
             begun = fallen.tell_onset(trend)
-            if not _is_well(run, begun):
+            gain = rise(run, lambda rows: rows.reward)
+            has_learned = fallen.is_exploded and gain.is_sure and gain.value > 0
+            if not has_learned and not _is_well(run, begun):
                 return _entropy_card(run, fallen, source, begun)
             sentences.append("The mean reward still rises, or is near the best.")
         return Below(" ".join(sentences)) if sentences else NotJudged("No group has two completions to compare.")
@@ -241,7 +243,7 @@ def _entropy_card(run: Run, change: Entropy, source: str, begun: dict[str, Any])
         ("Add an entropy bonus or a KL term, lower the learning rate, or return to an earlier checkpoint."),
     )
     if change.is_exploded:
-        sentence = "The policy samples unlikely tokens as often as likely ones: the training diverges."
+        sentence = f"It is that of a choice among {np.exp(change.now):,.0f} equally likely tokens."
         advice = "Return to an earlier checkpoint, lower the learning rate, clip the gradient's norm, or add a KL term."
     return Card(
         id="diversity",

@@ -18,7 +18,7 @@ FLOOR = 0.02
 ENTROPY_SHARE, LOW = 0.1, 0.1
 """It has also collapsed below this share of the initial entropy and below so many nats [ours]."""
 GROWN, HIGH = 4.0, 2.0
-"""It has exploded above so many times the initial entropy and so many nats: texts are then nearly random [ours]."""
+"""It has exploded above so many times the initial entropy and so many nats [ours]."""
 LOGGED = ("entropy", "actor/entropy", "entropy/mean")
 """Names under which trainers log it: TRL's, verl's and prime-rl's."""
 _LAST = 3  # steps of which the entropy is judged

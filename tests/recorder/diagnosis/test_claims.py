@@ -631,7 +631,7 @@ def grown(case: Case, *_: str) -> tuple[str, ...]:
     points = sorted(case.run.scalars[SAMPLING].items())
     assert points[0][1] < 0.1 * points[-1][1]
     assert abs(fmean(rewards(windows(case)[0])) - fmean(rewards(windows(case)[1]))) < 0.1
-    return tuple(text for step, value in (points[0], points[-1]) for text in (figure(value), str(step)))
+    return figure(float(np.median([value for _, value in points[:3]]))), "3", mismatch(case, "")[0]
 
 
 def kl_alone(case: Case, *_: str) -> tuple[str, ...]:
@@ -1443,7 +1443,6 @@ PLAIN = (
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
     "No action of theirs was parsed and executed, and no tool call.", "One ends with: ",
     "Groups without a majority answer cannot be judged", "It is the sampler's mean of -log p.",
-    "The policy samples unlikely tokens as often as likely ones",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
 
@@ -1623,8 +1622,8 @@ COUNTS: dict[str, Count] = {
     ),
     "Trainer/sampler mismatch: # nats per token": mismatch,
     "Mean |log p (trainer) - log p (sampler)|: # nats per token.": mismatch,
-    "The mismatch grows from # (step #) to # (step #), as if the sampler did not get the trainer's weights: a wrong "
-    "dtype or temperature shows from the first step on.": grown,
+    "The mismatch grows from # (median of the first # points) to #, as if the sampler did not get the trainer's "
+    "weights: a wrong dtype or temperature shows from the first step on.": grown,
     "Trainer/sampler mismatch: the mean importance-sampling ratio is #": lambda c, _: (figure(logged(c, RATIO)),),
     "If both agree it is 1. The loss is weighted by it: # of the gradient is lost.": lambda c, _: (
         percent(1 - logged(c, RATIO)),
@@ -1641,6 +1640,9 @@ COUNTS: dict[str, Count] = {
         figure(surprise(c, per_rollout=True)),
     ),
     "Entropy (the sampler's mean of -log p): # nats per token, # of the initial median (#).": entropies,
+    "It is that of a choice among # equally likely tokens.": lambda c, shown: (
+        shown if abs(float(shown) / np.exp(float(entropies(c)[0])) - 1) < 0.01 else "",
+    ),
     "Entropy exploded: # nats per token, # of the initial median (#)": entropies,
     "Longer answers get higher rewards, and answers follow": lambda c: () if grows(c) else ("",),
     "Mean tokens per turn, first to last steps: # \u2192 #.": lambda c, *_: tuple(
