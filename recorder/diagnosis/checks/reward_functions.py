@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -323,11 +324,25 @@ def weightless(rows: Rows) -> dict[str, float]:
 def find_hacked(run: Run) -> str | None:
     """Return the function that fell most, if the check on hacking finds one that fell while the reward rose."""
     for unit in _units(run):
-        gains = _list_gains(unit)
-        payer = _find_payer(gains)
-        if fallen := _find_fallen(unit, _find_falls(unit, payer), gains):
+        if fallen := _compare_functions(unit).fallen:
             return max(fallen, key=lambda name: fallen[name])
     return None
+
+
+class _Functions(NamedTuple):
+    """Compares functions over time, by name."""
+
+    gains: Mapping[str, Rise]  # what each adds to the reward
+    payer: str  # the one that adds most
+    falls: Mapping[str, Rise]  # of those that may give way, their values
+    fallen: Mapping[str, float]  # of those that fell too far, the share of their range
+
+
+def _compare_functions(run: Run) -> _Functions:
+    gains = _list_gains(run)
+    payer = _find_payer(gains)
+    falls = _find_falls(run, payer)
+    return _Functions(gains, payer, falls, _find_fallen(run, falls, gains))
 
 
 def _list_gains(run: Run) -> dict[str, Rise]:
@@ -400,10 +415,7 @@ def _judge_hacking(run: Run) -> Outcome:
     gain = rise(run, lambda rows: rows.reward)
     has_risen = gain.value > 0 and gain.is_sure
     moved = f"Reward, last steps vs first: {figure(gain.before)} to {figure(gain.after)}"
-    light, gains = weightless(run.all), _list_gains(run)
-    payer = _find_payer(gains)
-    falls = _find_falls(run, payer)
-    fallen = _find_fallen(run, falls, gains)
+    light, (gains, payer, falls, fallen) = weightless(run.all), _compare_functions(run)
     if not fallen and not has_risen:
         return Below(f"{moved}: it did not rise by more than chance.")
     if not fallen:
