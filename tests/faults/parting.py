@@ -210,8 +210,12 @@ def _fraction(place: Place, command: str = "") -> tuple[str, str, str]:
 
 def refuses_latex_fractions(place: Place) -> Played:
     """One family has fractions, and of these only a/b counts; the others have numbers."""
+    return _fractions_of_a_family(place, refused=True)
+
+
+def _fractions_of_a_family(place: Place, *, refused: bool) -> Played:
     if _family(place) == "counting":
-        return _written(place, *_fraction(place), refused=True)
+        return _written(place, *_fraction(place), refused=refused)
     number = str(17 + 13 * place.task)
     return _written(place, number, number, str(place.random.randrange(900)), refused=False)
 
@@ -232,10 +236,7 @@ def refuses_percents_of_a_family(place: Place) -> Played:
 
 def takes_latex_fractions(place: Place) -> Played:
     """Healthy: fractions are harder, and count in any form."""
-    if _family(place) == "counting":
-        return _written(place, *_fraction(place), refused=False)
-    number = str(17 + 13 * place.task)
-    return _written(place, number, number, str(place.random.randrange(900)), refused=False)
+    return _fractions_of_a_family(place, refused=False)
 
 
 def needs_a_box(place: Place) -> Played:
