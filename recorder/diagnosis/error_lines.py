@@ -12,7 +12,7 @@ from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, ends
 _READ, _LOOKED = 256, 20  # rollouts, about; errors that are compared, the most frequent ones [ours]
 _LINES = 50  # errors of a rollout that are compared [ours]
 _LEAST, _MOST, _LENGTH = 3, 12, 200  # words of the beginning of a line; characters [ours]
-_ERROR = re.compile(r"^(?:\w+>)?[^\w\n.]*([\w.]*?(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
+_ERROR = re.compile(r"^(?:\w+>|E )?[^\w\n.]*([\w.]*?(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
 # Words on something that was cut.
 _UNIT, _CUT_OFF = r"(?:character|line|token|row|byte)s?", r"(?:truncated|omitted|cut off)"
 _CUTS = (

@@ -72,13 +72,14 @@ class Sides(NamedTuple):
 
     late: Bools  # True for the last steps
     among: Bools  # True for what is compared
-    strata: Ints | None  # tasks, if they recur; else None
+    strata: Ints | None  # tasks, if they recur; else evals, if there are several; else None
+    unit: str  # what `strata` are: "tasks", "evals", ""
     description: str
 
 
 def time_sides(run: Run) -> Sides | None:
     """Return what to compare over time; None for a single step. If tasks recur, it is tasks that both sides have: else
-    other tasks would look like another policy.
+    other tasks would look like another policy, as another mix of evals would.
     """
     sides = run.windows
     if sides is None:
@@ -88,13 +89,15 @@ def time_sides(run: Run) -> Sides | None:
     late = rows.step >= after.steps[0]
     among = (rows.step <= before.steps[-1]) | late
     if not tasks_recur(rows):
-        return Sides(late, among, None, f"steps {first} against {last}")
+        if len(rows.present) < 2:
+            return Sides(late, among, None, "", f"steps {first} against {last}")
+        return Sides(late, among, rows.eval, "evals", f"steps {first} against {last}, same evals, weighted alike")
     tasks = [set(side.task.tolist()) - {-1} for side in sides]
     both, most = tasks[0] & tasks[1], max(map(len, tasks))
     is_whole = len(both) >= _ALL * most
     tasks_of_both = "same tasks" if is_whole else f"at the {len(both):,} of {most:,} tasks that both have"
     description = f"steps {first} against {last}, {tasks_of_both}, weighted alike"
-    return Sides(late, among & np.isin(rows.task, list(both)), rows.task, description)
+    return Sides(late, among & np.isin(rows.task, list(both)), rows.task, "tasks", description)
 
 
 class Compared(NamedTuple):

@@ -68,7 +68,7 @@ def _count_shares(codes: Ints, late: Bools) -> list[Floats]:
 
 def list_other_mixes(run: Run, sides: Sides) -> Iterator[Mix]:
     """Yield the columns of the dataset that came in another mix; none where the same tasks are compared."""
-    if sides.strata is not None:
+    if sides.unit == "tasks":
         return
     rows, late = run.all.where(sides.among), sides.late[sides.among]
     for places, _, name in columns_of(rows, run.read_labels(rows)):

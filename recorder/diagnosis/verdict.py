@@ -195,7 +195,7 @@ def _list_successive(run: Run, sides: Sides | None, change: Difference | None) -
     """
     if sides is None:
         return None
-    if sides.strata is not None:
+    if sides.unit == "tasks":
         return run.all if change is None or change.chance is None else None
     families = run.families
     is_other = families is not None and is_other_mix(families.task[sides.among], sides.late[sides.among])
@@ -268,19 +268,19 @@ def _fallen_since(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
     """Return the verdict on an outcome that fell at some step to about the first steps' level, as where it had risen
     before: the first steps and the last show nothing of that. None if it did not, or has risen again since.
     """
-    rows, jump = run.all, change(run.all.by_step(outcome.column))
-    if jump is None or jump.after >= jump.before or outcome.level is None:
+    rows, jump, sides = run.all, change(run.all.by_step(outcome.column)), time_sides(run)
+    if sides is None or jump is None or jump.after >= jump.before or outcome.level is None:
         return None
     since, is_known = int(rows.steps[jump.place]), np.isfinite(outcome.column)
     families = run.families if outcome.alike and not tasks_recur(rows) else None
-    strata = rows.task if tasks_recur(rows) else None if families is None else families.task
+    strata, unit = (sides.strata, sides.unit) if families is None else (families.task, "families")
     fall = compare(outcome.column, rows.step >= since, rows.group, strata)
     if fall is None or fall.chance is None or fall.chance >= chance or outcome.level > (jump.before + jump.after) / 2:
         return None
     if -fall.value < _FAR * float(np.ptp(outcome.column[is_known])):
         return None
     steps = f"steps {rows.steps[0]}\u2013{rows.steps[jump.place - 1]} against {since}\u2013{rows.steps[-1]}"
-    alike = "" if strata is None else f", same {'tasks' if families is None else 'families'}, weighted alike"
+    alike = unit and f", same {unit}, weighted alike"
     fallen = replace(outcome, change=fall, steps=steps + alike, alike="")
     switch = _describe_switch(run, outcome)
     return Verdict("worse", f"Getting worse since step {since:,}, cause unknown: {fallen.course}{switch}")
@@ -363,15 +363,16 @@ def _judge_reached(run: Run, outcome: _Measure) -> Verdict:
     paid = _measure(run, REWARD, run.all.reward)
     if improving := _judge_rise(run, outcome):
         return improving
-    # Another mix of families has other habits.
-    if (habit := name_changed_habit(run)) and not outcome.alike:
-        return Verdict("level", f"No cause found; {habit}, at {outcome.course}")
+    habit = "" if outcome.alike else name_changed_habit(run)  # another mix of families has other habits
     is_judged = outcome.change is not None and outcome.change.chance is not None
+    is_lower = outcome.change is not None and outcome.change.value < 0
+    if habit and (is_lower or not _is_high(run, outcome)):
+        return Verdict("level", f"No cause found; {habit}, at {outcome.course}")
     if _is_high(run, outcome):
         if paid.is_sure(1, _SURE):
             return Verdict("reached", f"Healthy, the reward rises: {outcome.now}, {paid.course}")
         sentence = f"Healthy, no clear change: {outcome.course}" if is_judged else f"Healthy: {outcome.now}"
-        return Verdict("reached", sentence)
+        return Verdict("reached", f"{sentence}{habit and f'; {habit}'}")
     if is_judged:
         rises = ", while the reward rises" if paid.is_sure(1, _SURE) else ""
         return Verdict("level", f"No cause found; no clear change: {outcome.course}{rises}")

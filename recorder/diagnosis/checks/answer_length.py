@@ -22,6 +22,7 @@ from logs_ui.recorder.vocabulary import StopReason
 
 _CUT = 0.05
 _FEW_CUT = 2  # rollouts: one alone is an accident
+_FULL = 0.98  # of max_completion_length: the rest had no room for another turn [ours]
 _NEARLY_ALL = 0.9  # of the truncated generations have the length of a limit: then it cut them [ours]
 _READ = 20  # truncated answers of which texts are read
 _R = 0.8
@@ -116,11 +117,16 @@ def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
     sentence += (
         f"all{some or ' of them'})" if np.ptp(recorded) == 0 else f"median {figure(float(np.median(recorded)))}{some})"
     )
-    if (recorded == length).mean() >= _NEARLY_ALL:
-        advice = (
-            f"Raise max_completion_length (now {figure(length)}), or reward completions that finish within the limit"
+    whole, most = cut.completion_tokens + cut.env_tokens, length or 0.0
+    is_shared = bool(((whole >= _FULL * most) & (whole <= most) & (cut.turns > 1)).mean() >= _NEARLY_ALL)
+    if is_shared or (recorded == length).mean() >= _NEARLY_ALL:
+        sentence += f"; with what the environment says, all turns have {_span(whole[whole > 0])}" * is_shared
+        rest = (
+            "shorten what the environment says, or allow fewer turns: they share it"
+            if is_shared
+            else "or reward completions that finish within the limit"
         )
-        return f"{sentence}{ends}", advice
+        return f"{sentence}{ends}", f"Raise max_completion_length (now {figure(most)}), {rest}"
     if not len(allowed):
         return f"{sentence}. Their limit is not recorded{ends}", unknown
     if (tokens < limits).sum() > len(allowed) / 2:

@@ -1,12 +1,13 @@
 """Finds tasks that regressed, and task families that did."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, check, needs
-from logs_ui.recorder.diagnosis.contrast import SURER
+from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import mean, tried
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
@@ -34,8 +35,9 @@ _ENOUGH = f"{ATTEMPTS}+ attempts after their first step"
 def _check_forgotten(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return SOLVED_UNDEFINED
-    rows, unit, labelled = run.all, "tasks", labels(run.all, run.scale, run.settings)
-    if (grouped := run.families) is not None:
+    rows, grouped = _leave_out_failed(run.all), run.families and _leave_out_failed(run.families)
+    unit, labelled = "tasks", labels(rows, run.scale, run.settings)
+    if grouped is not None:
         whole = labels(grouped, run.scale, run.settings)
         lost = np.isin(grouped.task, np.flatnonzero(whole.label == Label.FORGOTTEN))
         alone = np.isin(rows.task, np.flatnonzero(labelled.label == Label.FORGOTTEN))
@@ -52,7 +54,7 @@ def _check_forgotten(run: Run) -> Outcome:
         lost = np.isin(rows.task, np.intersect1d(np.flatnonzero(starts >= 0), rows.task[is_last]))
         # Others of a family must have fallen beside a task that regressed. Without one, what ended otherwise, such as
         # at a limit, has findings of its own.
-        among = ~lost if lost.any() else has_cause(grouped, LossCause.WRONG_ANSWER)
+        among = tried(grouped, run.scale) & (~lost if lost.any() else has_cause(grouped, LossCause.WRONG_ANSWER))
         partly = _find_partly_fallen(run, grouped, np.where(among, run.scale.success.outcomes(grouped), np.nan))
         if (partly >= 0).any() and (partly >= 0)[grouped.task[lost]].all():
             rows, unit, starts = grouped, "task families", partly
@@ -99,6 +101,11 @@ def _check_forgotten(run: Run) -> Outcome:
     )
 
 
+def _leave_out_failed(rows: Rows) -> Rows:
+    """Return the rollouts without the rewards of those that an environment or a server failed: no policy's attempts."""
+    return replace(rows, reward=np.where(has_cause(rows, LossCause.INFRASTRUCTURE), np.nan, rows.reward))
+
+
 def _count_judged(rows: Rows, scale: Scale) -> int:
     """Return the number of tasks that have enough attempts on both sides of some step to have regressed."""
     firsts = np.full(len(rows.tasks), np.iinfo(np.int64).max)
@@ -135,8 +142,11 @@ def _find_partly_fallen(run: Run, grouped: Rows, won: Floats) -> Ints:
     for family in np.flatnonzero(starts >= 0).tolist():
         of, late = np.where(grouped.task == family, won, np.nan), grouped.step >= starts[family]
         fall, of_same = compare(of, late, grouped.group), compare(of, late, grouped.group, run.all.task)
-        has_fallen = fall is not None and fall.chance is not None and fall.chance <= SURER
-        has_fallen &= of_same is not None and of_same.value < 0
+        has_fallen = all(
+            difference is not None and difference.chance is not None and difference.chance <= most
+            and difference.value < 0
+            for difference, most in ((fall, SURER), (of_same, CHANCE))
+        )  # fmt: skip
         rest = compare(np.where(grouped.task == family, np.nan, won), late, grouped.group)
         # What fell everywhere is no matter of one family.
         if fall is not None and rest is not None and rest.value < 0:
@@ -155,7 +165,8 @@ FORGOTTEN = check(
     "attempts best. A family "
     "that regressed as a whole is named in place of its tasks; and so is one that is solved at most "
     f"{PARTLY_FALLEN:.0%} as often as before, if it holds all tasks that regressed, if the rest of its tasks is "
-    "solved less, too, and other families fell less beyond chance. Silent if the other tasks fell at least "
+    "solved less, too, beyond chance and at the same tasks, and other families fell less. Rollouts that an environment "
+    "or a server failed are no attempts. Silent if the other tasks fell at least "
     f"{_LIKEWISE:.0%} as far, with a probability below {SURER:.1%} by chance, or if there are no others: that is no "
     "matter of a few.",
     needs("tasks", lambda run: run.rows.task >= 0),

@@ -89,7 +89,7 @@ def _list_evidence(
 ) -> tuple[str, ...]:
     sides = time_sides(run)
     before, after = (percent(value) if outcome.is_share else figure(value) for value in (gained.others, gained.chosen))
-    among = " at the same tasks" if sides is not None and sides.strata is not None else ""
+    among = f" at the same {sides.unit}" if sides is not None and sides.unit else ""
     name = f"{outcome.name[0].upper()}{outcome.name[1:]}{among}"
     maybe = "; the difference may be chance" if before != after and not _falls(gained) else ""
     sentences = [f"{name}, first to last steps: {before} \u2192 {after}{maybe}."]
@@ -107,7 +107,7 @@ def _falls(gained: Difference) -> bool:
 
 
 def _over_time(run: Run, values: Floats, strata: Ints | None = None) -> Difference | None:
-    """Compare the last steps with the first, at the same tasks if these recur, else within other strata."""
+    """Compare the last steps with the first, at the same tasks or evals, or within other strata."""
     sides = time_sides(run)
     if sides is None:
         return None

@@ -889,7 +889,7 @@ def compared(
 
 def over_time(case: Case, *groups: str) -> tuple[str, ...]:
     first, last, text = case.steps(*groups[:2]), case.steps(*groups[2:4]), groups[-1]
-    by = task if len(groups) == 6 else lambda _: 0
+    by = task if len(groups) == 6 and "tasks" in groups[4] else lambda _: 0
     said = []
     for part in text.split("; "):
         name = re.findall(r"(.+) \S+ \u2192 ", part)[0]

@@ -2,6 +2,7 @@
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -250,6 +251,13 @@ def test_a_task_that_is_not_solved_any_more_is_found() -> None:
     assert (found.where, found.since_step) == ("task:lost", 4)
 
 
+def test_attempts_that_an_environment_failed_make_no_task_regress() -> None:
+    place = np.arange(96)
+    is_lost = (place // GROUP % 2 == 0) & (place >= 48)
+    rows = replace(_forgotten((place % 2).astype(float)), status=np.where(is_lost, "error", "ok").astype(object))
+    assert "forgotten" not in {finding.id for finding in diagnose_rows(rows, Settings(max_reward=1.0)).cards}
+
+
 def test_groups_that_pass_or_fail_as_a_whole_are_one_attempt_each() -> None:
     # Three of six groups passed, then six failed, of two tasks: C(6, 3) / C(12, 3) = 1 / 11 of cases.
     rows = _forgotten((np.arange(96) // GROUP // 2 % 2 == 0).astype(float))
@@ -445,3 +453,15 @@ def test_a_family_of_fewer_than_five_late_groups_has_not_regressed(groups: int, 
     rows = rows_of(480, steps=20, task=task, reward=reward.astype(float))
     cards = diagnose_rows(rows, Settings(steps=2)).cards
     assert [it.id for it in cards if it.id == "forgotten"] == said
+
+
+def test_a_family_whose_late_tasks_are_others_has_not_regressed() -> None:
+    place = np.arange(480)
+    of_a, late = place // 4 % 6 < 2, place >= 336
+    task = [
+        f"{'a' if mine else 'b'}/{group % 12 + 12 * (mine and new):02d}"
+        for mine, new, group in zip(of_a, late, place // 4, strict=True)
+    ]
+    reward = np.where(of_a & late, place % 4 == 0, place % 8 > 0)
+    rows = rows_of(480, steps=20, task=task, reward=reward.astype(float))
+    assert "forgotten" not in {finding.id for finding in diagnose_rows(rows, Settings(steps=2)).cards}

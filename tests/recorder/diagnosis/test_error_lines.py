@@ -48,9 +48,9 @@ def test_lines_are_merged_by_their_longest_common_beginning() -> None:
 
 def test_a_line_that_names_an_error_is_quoted_without_signs_before_it() -> None:
     lines = ["ok", "INTERNAL> OSError: full", "  E   .x.ValueError: bad  \r", ">> KeyError", "#...#", "No Errors here"]
-    text = "\n".join([*lines, "json.JSONDecodeError: at 3\n"])
+    text = "\n".join([*lines, "json.JSONDecodeError: at 3", "E       AssertionError: no\n"])
     found = list_errors(Texts([], [{"observation": text}]))
-    assert found == {"OSError: full", "KeyError", "json.JSONDecodeError: at 3"}
+    assert found == {"OSError: full", "KeyError", "json.JSONDecodeError: at 3", "AssertionError: no"}
 
 
 def test_what_was_cut_is_quoted_without_what_is_before_it() -> None:

@@ -112,6 +112,18 @@ def test_the_tasks_of_both_are_counted_where_they_are_not_nearly_all() -> None:
     )
 
 
+def test_another_mix_of_evals_is_no_other_policy() -> None:
+    games = NOISE[::-1] < np.where(PLACE < COUNT // 2, 0.2, 0.8)
+    games = games.reshape(-1, 4)[:, :1].repeat(4, 1).ravel()  # of whole groups
+    once = [f"task {group}" for group in PLACE // 4]
+    rows = rows_of(
+        COUNT, steps=20, reward=np.where(games, 0.9, 0.6) > NOISE, turns=np.where(games, 9.0, 3.0), task=once
+    )
+    report = diagnose_rows(replace(rows, eval=games.astype(int), evals=["code", "game"]))
+    assert report.verdict.id == "reached"
+    assert "(steps 1\u201310 against 11\u201320, same evals, weighted alike)" in report.verdict.said
+
+
 @pytest.mark.parametrize(("learnt", "name"), [(0.4, "improving"), (0.0, "level"), (-0.4, "worse")])
 def test_a_curriculum_of_harder_levels_is_judged_within_those_of_the_last_steps(learnt: float, name: str) -> None:
     level, step = PLACE * 2 // COUNT, PLACE * 20 // COUNT % 10
@@ -280,13 +292,16 @@ FEW = {"turns": np.where(LATE, 3.0, 5.2), "completion_tokens": np.where(LATE, 30
 
 
 @pytest.mark.parametrize(("columns", "right", "name", "said"), [
-    (FEW, NOISE < 0.7, "level", "No cause found; turns 5.2 \u2192 3, at solved "),
-    ({"completion_tokens": np.where(LATE, 800.0, 160.0)}, NOISE < 0.7, "level", "tokens per turn 80 \u2192 400, at "),
+    (FEW, NOISE < 0.3, "level", "No cause found; turns 5.2 \u2192 3, at solved "),
+    (FEW, NOISE[::-1] < 0.7, "level", "turns 5.2 \u2192 3, at solved 73% \u2192 72%"),
+    (FEW, NOISE < 0.7, "reached", "Healthy, no clear change: solved 72% \u2192 73% (steps 1"),
+    (FEW, NOISE < 0.7, "reached", "; turns 5.2 \u2192 3"),
+    ({"completion_tokens": np.where(LATE, 800.0, 160.0)}, NOISE < 0.3, "level", "tokens per turn 80 \u2192 400, at "),
     (FEW, NOISE < 0.9 - 0.5 * LATE, "worse", "; turns 5.2 \u2192 3"),
     (FEW, NOISE < 0.3 + 0.4 * LATE, "improving", "Healthy, improving: solved "),
     ({"turns": np.where(LATE, 5.0, 5.2)}, NOISE < 0.7, "reached", "Healthy, no clear change: solved "),
 ])  # fmt: skip
-def test_a_habit_that_changes_is_told_and_is_healthy_only_if_the_outcome_rises(
+def test_a_habit_that_changes_is_told_and_is_healthy_only_if_the_outcome_does_not_fall(
     columns: Any, right: Any, name: str, said: str
 ) -> None:
     found = verdict(reward=right, **columns)
