@@ -1,7 +1,5 @@
 """Errors in observations tell rollouts of a group apart, whatever differs in their lines."""
 
-from time import perf_counter
-
 import pytest
 
 from logs_ui.recorder.diagnosis.card import Texts
@@ -69,10 +67,9 @@ HARD = ["\n", ".", "##########\n#  .  @  #\n", "Error ", "ErrorError", "| - |\n"
 @pytest.mark.timeout(5)
 @pytest.mark.parametrize("part", [*HARD, "#", "a", "1", "truncate ", "1 more "])
 def test_errors_and_cuts_are_looked_for_in_long_observations(part: str) -> None:
-    start, texts = perf_counter(), Texts([], [{"observation": "Error" + part * 20_000}])
+    texts = Texts([], [{"observation": "Error" + part * 20_000}])
     merge_errors({1: texts})
-    list_cuts(texts)
-    assert perf_counter() - start < 0.5
+    assert list_cuts(texts) == set()
 
 
 @pytest.mark.parametrize(
