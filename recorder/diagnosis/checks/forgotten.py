@@ -89,7 +89,7 @@ def _check_forgotten(run: Run) -> Outcome:
         # Others that fell, too, did so by less than counts, or than is sure.
         title=f"{'At least ' * (others is not None)}{len(gone)} of {judged} regressed: {percent(share)} of attempts "
         f"solve {'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
-        cost=max(float((run.lost[affected] - loss[before].mean()).sum()), 0.0) / len(run.rows),
+        cost=max(float((run.lost[affected & of[is_last]] - loss[before].mean()).sum()), 0.0) / len(run.rows),
         than="before",
         evidence=(sentence,),
         suggestion="Return to an earlier checkpoint, then lower the learning rate, add a KL term, or sample these "
