@@ -484,6 +484,18 @@ def broken_containers(place: Place) -> Played:
     return _placed(place, "container", 8, (1, 6), 0.65, 0.2)
 
 
+def lacks_a_program(place: Place) -> Played:
+    """One of four hosts lacks a program that most agents call; some find another way."""
+    number = place.random.randrange(4)
+    is_hit, calls = number == 1, _is(place, 0.8)
+    lacks = is_hit and calls
+    text = "FileNotFoundError: No such file or directory: 'node'" if lacks else f"{said(place, 4)}"
+    turns = [Turn(said(place, 6), {"run": "node build" if calls else "ls"}, text), Turn(said(place, 9))]
+    task = f"{_family(place)}/{place.task:03d}"
+    solved = _is(place, 0.15 if lacks else 0.5 + 0.2 * place.progress)
+    return Played(turns, float(solved), stop="stop", task=task, metadata={"host": f"h{number}"}, is_hit=is_hit)
+
+
 def broken_endpoint(place: Place) -> Played:
     """Since step 8 one of three endpoints has other weights; the reward is graded."""
     number, late = place.random.randrange(3), place.step >= 8
@@ -637,6 +649,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("covered buttons: at times", "the same of most rollouts", "new_observation", covered_at_times),
     _fault("broken machine: worker", "one of five answers nonsense since step 13", "worse_place", broken_worker),
     _fault("broken machine: containers", "two of eight are old, from the start", "worse_place", broken_containers),
+    _fault("broken machine: program", "one of four lacks a program", "worse_place", lacks_a_program),
     _fault("broken machine: endpoint", "one of three has other weights since step 8", "worse_place", broken_endpoint),
     _fault(
         "broken machine: sandbox", "one of four, of whole groups, gives 0 since step 9", "worse_place", broken_sandbox

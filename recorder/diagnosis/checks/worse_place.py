@@ -7,6 +7,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check
 from logs_ui.recorder.diagnosis.change_point import below
+from logs_ui.recorder.diagnosis.checks.never_solved import quote_line
 from logs_ui.recorder.diagnosis.contrast import SURER, spread
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
 from logs_ui.recorder.diagnosis.measures import extent
@@ -110,6 +111,9 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
         "average in the last steps."
         for name, value, mean_of_others, since in constant
     ]
+    since = every.step >= (first or 0)
+    words = "rollouts from there that were read", "others"
+    sentences.append(quote_line(run, there & since, ~there & since, words=words, least=_FAR)[1])
     always = ", ".join(f"{name} always {value}" for name, value, *_ in constant) if len(rows.values) > 1 else ""
     # What is so of other tasks, and from the first step on, may be the tasks'.
     is_there = worst.others in {_OF_GROUPS, _OF_TASKS} or has_begun or bool(constant)
@@ -120,7 +124,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
         f"{figure(now.others)}",
         cost=-now.value * float(own.mean()),
         than=worst.others,
-        evidence=(f"{int(own.sum()):,} of {len(rows):,} rollouts are from there.", *sentences),
+        evidence=(f"{int(own.sum()):,} of {len(rows):,} rollouts are from there.", *filter(None, sentences)),
         suggestion="Look at what runs there: its version, its weights, its logs. Until then leave it out, and mask its "
         "rollouts."
         if is_there
@@ -155,7 +159,8 @@ DIAGNOSTIC = check(
     f"probability below {SURER:.1%} of that by chance, corrected for the number of values. Where each group is whole "
     "on one machine, groups are compared: at the same tasks if these recur, else in the same families or evals; only "
     f"if {LEAST_UNITS} tasks or more of the last steps came on several machines, or, of ranks, if fewer came again. "
-    "If a reward function gives all last rollouts there one value, it began when it did. It is no fault of the set-up "
+    "If a reward function gives all last rollouts there one value, it began when it did. An error is quoted that "
+    f"{_FAR:.0%} of its rollouts read, and hardly any others. It is no fault of the set-up "
     "where other tasks are compared, from the first step on, and no function is so.",
     lambda run: (
         None

@@ -1540,10 +1540,11 @@ COUNTS: dict[str, Count] = {
     "None of the # rollouts of [metadata.# ]@ (# tasks) was solved; elsewhere # were": unsolved_place,
     "Solved: @.": lambda c, _: (c.report.scale.success.description,),
     "# of the # rollouts of [metadata.# ]@ (# tasks) were solved; elsewhere # were": rarely_solved_place,
-    "In # of # of them that were read, and # of # others, an observation says \u201c@\u201d.": told_error,
-    "In # of # of them that were read, and # of # others, an observation says \u201c@\u201d, or the like.": (
-        lambda c, *groups: told_error(c, *groups, varies=True)
+    "In # of # {of them|rollouts from there} that were read, and # of # others, an observation says \u201c@\u201d.": (
+        told_error
     ),
+    "In # of # {of them|rollouts from there} that were read, and # of # others, an observation says \u201c@\u201d, or "
+    "the like.": lambda c, *groups: told_error(c, *groups, varies=True),
     "Exactly one of # rollouts is solved in # of # groups[ of [metadata.# ]@]": one_solved,
     "Independent rollouts with equal chances give exactly one solved in at most # of groups.": one_of_independent,
     "None is solved in # of these groups, several in #.": lambda c, *_: (
