@@ -94,7 +94,9 @@ class Diagnosed:
     settings: Settings
     config: Mapping[str, Any]  # the trainer's arguments
     scalars: Mapping[str, Trend]  # what the trainer logged, by name; NaN where that was no number
-    evaluations: Mapping[str, Trend] = field(default_factory=dict)  # see `diagnosis.card.Run`
+    # See `diagnosis.card.Run`.
+    evaluations: Mapping[str, Trend] = field(default_factory=dict)
+    evaluated: Rows | None = None
 
 
 class Diagnosis:
@@ -103,6 +105,7 @@ class Diagnosis:
     def __init__(self, db: Database, run: Run, *, whole: bool = False) -> None:
         """Prepare diagnosing a run; `whole`: read all of its rollouts, however many there are."""
         self.columns = RunColumns(run.id or 0, queries.mode_of(db, run.id or 0), whole=whole)
+        self._evaluated = RunColumns(run.id or 0, Mode.EVAL, whole=whole)
         self._audit = NewestAudit()
 
     def now(
@@ -120,12 +123,15 @@ class Diagnosis:
         state = queries.state_of(run, queries.now(db))
         modes = {series.mode for series in queries.step_series(db, run.id or 0)}
         evaluations = queries.mean_rewards(db, run.id or 0, Mode.EVAL) if len(modes) > 1 else {}
+        is_evaluated = self.columns.mode == Mode.TRAIN and Mode.EVAL in modes
+        evaluated = self._evaluated.refresh(db) if is_evaluated else None
         report = diagnose_rows(
             rows,
             settings,
             config=run.config,
             scalars=scalars,
             evaluations=evaluations,
+            evaluated=evaluated,
             has_ended=state != RunState.RUNNING,
             attributed=calls / (calls + run.unattributed_calls) if run.unattributed_calls else 1.0,
             error=run.error if state == RunState.FAILED else None,
@@ -143,7 +149,7 @@ class Diagnosis:
             report, run=run.uid, failed=tuple(failed), sample=sample, unattributed=run.unattributed_calls,
             finds=settings == in_force, against=compare_with(db, run, rows, report.scale.success, against),
         )  # fmt: skip
-        return Diagnosed(rows, report, settings, run.config, scalars, evaluations)
+        return Diagnosed(rows, report, settings, run.config, scalars, evaluations, evaluated)
 
 
 def settings_of(db: Database, run: Run) -> Settings:

@@ -72,6 +72,7 @@ class Run:
         not_finite: the steps at which the trainer logged NaN or an infinity, by name.
         evaluations: mean rewards of the evaluations during the training, by the name of the eval.
         read_evaluated: reads the texts of some rollouts of these.
+        evaluated: ended rollouts of the evaluations during the training; None without any.
     """
 
     rows: Rows
@@ -89,6 +90,7 @@ class Run:
     not_finite: Mapping[str, Sequence[int]] = field(default_factory=dict)
     evaluations: Mapping[str, Trend] = field(default_factory=dict)
     read_evaluated: ReadEvaluated = read_nothing
+    evaluated: Rows | None = None
 
     def sample(self, of: Bools, count: int) -> Mapping[int, Texts]:
         """Return the texts of at most `count` rollouts, spread evenly over those of all steps of which (N,) `of` is

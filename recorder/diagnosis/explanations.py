@@ -59,6 +59,7 @@ _TABLE = {
     "proxy": "",
     "length": "truncation never_solved degenerate_text proxy reward_parts forgotten",
     "reward_parts": "never_solved constant_function signal_cliff dead_groups",
+    "evaluation_ends": "evaluation_gap",
     "evaluation_gap": "",
     "forgotten": "never_solved turn_limit dead_groups",
     "signal_cliff": "dead_groups",

@@ -85,6 +85,7 @@ def diagnose_rows(
     scalars: Mapping[str, Trend] | None = None,
     *,
     evaluations: Mapping[str, Trend] | None = None,
+    evaluated: Rows | None = None,
     has_ended: bool = False,
     within: str = "",
     attributed: float = 1.0,
@@ -107,6 +108,7 @@ def diagnose_rows(
         config: the trainer's arguments.
         scalars: what the trainer logged, by name; NaN or infinite where that was no number.
         evaluations: see `Run`; None for none.
+        evaluated: see `Run`.
         has_ended: True if no more rollouts will come, so that fewer are enough to judge.
         within: a filter that selects exactly `rows` among the rollouts of their run; empty if they are all of it.
         attributed: see `Run`.
@@ -129,10 +131,12 @@ def diagnose_rows(
     scale = (scale or Scale.of(rows, settings)).narrowed(rows)
     if units > 1:  # those of other environments say nothing of this one
         evaluations = {name: trend for name, trend in (evaluations or {}).items() if name in evals}
+        evaluated = evaluated and evaluated.where(np.logical_or.reduce([evaluated.in_eval(name) for name in evals]))
     gaps = {name: [step for step, value in trend if not isfinite(value)] for name, trend in (scalars or {}).items()}
     run = Run(
         last, rows, scale, waterfall(last, scale), settings, config or {}, finite(scalars or {}), attributed,
         read_labels, read_texts, read_prompt_ends, read_arithmetic, gaps, evaluations or {}, read_evaluated,
+        evaluated or None,
     )  # fmt: skip
     steps = (int(last.steps[0]), int(last.steps[-1])) if len(last) else None
     span = "" if steps is None else f"step:{steps[0]}" if steps[0] == steps[1] else f"step:{steps[0]}..{steps[1]}"
@@ -160,7 +164,7 @@ def diagnose_rows(
     rest, unexplained = scored_low(run, cards, over_time) if in_full else (None, 0.0)
     of_each = partial(
         diagnose_rows, settings=settings, config=config, scalars=scalars, has_ended=has_ended, attributed=attributed,
-        evaluations=evaluations, scale=scale, diagnostics=diagnostics, read_texts=read_texts,
+        evaluations=evaluations, evaluated=evaluated, scale=scale, diagnostics=diagnostics, read_texts=read_texts,
         read_evaluated=read_evaluated, units=min(len(evals), _ENVIRONMENTS), in_full=False,
     )  # fmt: skip
     environments = _environments(rows, evals, of_each) if len(evals) > 1 else ()

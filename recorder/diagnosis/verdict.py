@@ -107,10 +107,10 @@ def _is_slight(run: Run, card: Card) -> bool:
 
 def _fades(run: Run, card: Card) -> bool:
     """Return True if a finding's figure is lower in the last steps than in the first ones: training overcomes it. Of
-    rollouts that lose no more than the others it is enough that it has not grown.
+    rollouts that lose no more than the others it is enough that it has not grown. It does not mend evaluations.
     """
     sides = run.windows
-    if sides is None or card.limit is None or card.is_setup:
+    if sides is None or card.limit is None or card.is_setup or card.is_of_evaluations:
         return False
     first, last = (set(side.steps.tolist()) for side in sides)
     before, after = (mean(np.array([value for step, value in card.trend if step in of])) for of in (first, last))

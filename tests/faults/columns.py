@@ -35,12 +35,13 @@ def diagnosed(run: Run) -> Diagnosed:
     """Return what the diagnosis says of a run."""
     rows, scalars = columns(run), {name: tuple(points.items()) for name, points in run.scalars.items()}
     evaluations = _evaluations(run)
+    evaluated = columns(replace(run, rollouts=run.evaluation, mode=Mode.EVAL)) if run.evaluation else None
     report = diagnose_rows(
-        rows, config=run.config, scalars=scalars, evaluations=evaluations, has_ended=run.has_ended,
+        rows, config=run.config, scalars=scalars, evaluations=evaluations, evaluated=evaluated, has_ended=run.has_ended,
         read_labels=partial(_labels, run), read_texts=partial(_texts, run),
         read_evaluated=partial(_evaluated, run),
     )  # fmt: skip
-    return Diagnosed(rows, report, Settings(), run.config, scalars, evaluations)
+    return Diagnosed(rows, report, Settings(), run.config, scalars, evaluations, evaluated)
 
 
 def _evaluations(run: Run) -> dict[str, tuple[tuple[int, float], ...]]:

@@ -1,4 +1,4 @@
-"""Evaluations beside the training that it does not carry over to, and healthy ones."""
+"""Evaluations beside the training that it does not carry over to, or that end otherwise, and healthy ones."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,7 +6,7 @@ from functools import partial
 from typing import Any
 
 from tests.faults import Fault
-from tests.faults.acting import WORDS
+from tests.faults.acting import WORDS, said
 from tests.faults.rewarding import answered, chance
 from tests.faults.runs import Turn
 from tests.faults.scripts import Place, Played, Script, Shape, generated
@@ -69,6 +69,30 @@ def untold(place: Place, rates: tuple[float, float]) -> Played:
     return _search(place, chance(place, rates[0] + (rates[1] - rates[0]) * place.progress))
 
 
+def proves(place: Place, cut: float, right: float, *, words: int = 48, is_late: bool = False) -> Played:
+    """A problem of mathematics, in one answer. Some are cut off at so many words, `is_late` only after the result."""
+    if place.random.random() < cut:
+        worth = chance(place, right + 0.2 * place.progress) if is_late else 0.0
+        return Played([Turn(said(place, words), finish="length")], worth, stop="length")
+    text = f"{said(place, place.random.randint(10, 30))}, so it is {place.random.choice(WORDS)}"
+    return Played([Turn(text, finish="stop")], chance(place, right + 0.2 * place.progress))
+
+
+def moves(place: Place, limit: int) -> Played:
+    """An agent that needs two to six turns, and has so many."""
+    needed = place.random.randint(2, 6)
+    names = place.random.sample(WORDS, min(needed, limit))
+    turns = [Turn(f"I {name}", {"do": name}, f"you {name}", done=n == needed) for n, name in enumerate(names, 1)]
+    return Played(turns, chance(place, 0.5 + 0.3 * place.progress) if needed <= limit else 0.0)
+
+
+def breaks(place: Place, since: int) -> Played:
+    """The search of the evaluation is often down from a step on."""
+    if place.step < since or place.random.random() > 0.35:
+        return level(place)
+    return Played([Turn(f"find {said(place, 1)}", {"find": "it"}, error="ConnectionError: search is down")], 0.0)
+
+
 def _fault(name: str, planted: str, script: Script, evaluated: Script, expected: str | None, **more: Any) -> Fault:
     shape = replace(_EVALUATED, evaluated=evaluated, **more)
     return Fault(name, planted, expected, partial(generated, script, shape))
@@ -89,6 +113,20 @@ FAULTS: tuple[Fault, ...] = (
            partial(told, rates=(0.6, 0.85)), partial(untold, rates=(0.1, 0.08)), "evaluation_gap"),
     _fault("evaluation gap: untold, level", "The same, and nothing is learned",
            partial(told, rates=(0.6, 0.6)), partial(untold, rates=(0.15, 0.15)), "evaluation_gap", tasks=0, every=6),
+    _fault("evaluation ends: cut", "The evaluation's answers are cut, the training's are not",
+           partial(proves, cut=0.02, right=0.45, words=120), partial(proves, cut=0.4, right=0.45), "evaluation_ends",
+           attempts=1, groups=16),
+    _fault("evaluation ends: turns", "The only evaluation allows three turns, the training eight",
+           partial(moves, limit=8), partial(moves, limit=3), "evaluation_ends", steps=24, every=24, attempts=1,
+           groups=24, tasks=0),
+    _fault("evaluation ends: search", "The evaluation's search is often down since step 25", level,
+           partial(breaks, since=25), "evaluation_ends", every=4),
+    _healthy("ends alike", "both are cut alike, at a limit that cuts few",
+             partial(proves, cut=0.04, right=0.45), partial(proves, cut=0.04, right=0.45), attempts=1, groups=16),
+    _healthy("long", "an evaluation of harder problems, of whose answers few more are cut",
+             partial(proves, cut=0.02, right=0.5), partial(proves, cut=0.06, right=0.2), attempts=1, groups=16),
+    _healthy("cut late", "an evaluation whose answers go on after their result until they are cut",
+             partial(proves, cut=0.02, right=0.45), partial(proves, cut=0.4, right=0.45, is_late=True)),
     _healthy("untold", "an evaluation without a system message that does as well",
              partial(told, rates=(0.3, 0.8)), partial(untold, rates=(0.3, 0.8))),
     _healthy("follows", "an evaluation that rises less than the training", learns, follows),

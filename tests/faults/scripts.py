@@ -3,7 +3,7 @@
 import random
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ class Shape:
         scalars: what is logged, by name: at each step the same, or that of the progress from 0 to 1.
         evaluated: plays the rollouts of an evaluation, with as many groups as a step has; None: there is none.
         every: steps between two evaluations.
+        attempts: rollouts of a group in an evaluation; None: as many as in the training.
     """
 
     steps: int = 8
@@ -45,6 +46,7 @@ class Shape:
     scalars: Mapping[str, float | Callable[[float], float]] = field(default_factory=dict)
     evaluated: "Script | None" = None
     every: int = 4
+    attempts: int | None = None
 
     def paid(self, quality: float | None) -> float | None:
         """A reward of a quality from 0 to 1."""
@@ -131,7 +133,8 @@ def generated(script: Script, shape: Shape) -> Run:
             scalars[name][step] = value(progress) if callable(value) else value
         rollouts += _step(step, script, shape, len(rollouts), f"{step}")
         if shape.evaluated is not None and step % shape.every == 0:
-            evaluation += _step(step, shape.evaluated, shape, len(evaluation), f"evaluation {step}")
+            alike = shape if shape.attempts is None else replace(shape, size=shape.attempts)
+            evaluation += _step(step, shape.evaluated, alike, len(evaluation), f"evaluation {step}")
     return Run(
         "planted", "planted", rollouts, scalars, shape.config, mode=shape.mode, has_ended=shape.ended,
         evaluation=evaluation,

@@ -100,6 +100,7 @@ def report_of(db: Connection, run: Run, diagnosis: Diagnosed, selection: Slice) 
         diagnosis.config,
         _end_at(selected_rows.steps[-1], diagnosis.scalars),
         evaluations=_end_at(selected_rows.steps[-1], diagnosis.evaluations),
+        evaluated=_select_evaluated(diagnosis.evaluated, selection, selected_rows.steps[-1]),
         has_ended=True,
         within=within,
         attributed=diagnosis.report.attributed,
@@ -115,6 +116,15 @@ def report_of(db: Connection, run: Run, diagnosis: Diagnosed, selection: Slice) 
 def _end_at(step: int, trends: Mapping[str, Trend]) -> dict[str, Trend]:
     """Return the points up to a step."""
     return {name: tuple(point for point in trend if point[0] <= step) for name, trend in trends.items()}
+
+
+def _select_evaluated(rows: Rows | None, selection: Slice, last: int) -> Rows | None:
+    """Return the rollouts of the evaluations up to a step, of the selected eval; None if one task is selected, whose
+    rollouts are not compared with those of all.
+    """
+    if rows is None or selection.task:
+        return None
+    return rows.where((rows.step <= last) & (rows.in_eval(selection.eval) if selection.eval else True))
 
 
 def _mark_rows(rows: Rows, selection: Slice) -> Bools:

@@ -53,7 +53,7 @@ def _check(run: Run) -> Outcome:
         title=f"{percent(share)} of rollouts failed with {of_whom}",
         cost=run.cost_of("infrastructure") + contrast.cost(run, has_error),
         evidence=(
-            *_kinds(rows.error[ended].tolist()),
+            *describe_errors(rows.error[ended].tolist()),
             *_tasks(rows, bad, dead),
             *_describe_received(whole, has_error),
             *_read_errors(run, has_error),
@@ -73,7 +73,7 @@ def _check(run: Run) -> Outcome:
     )
 
 
-def _kinds(errors: list[str | None]) -> list[str]:
+def describe_errors(errors: list[str | None]) -> list[str]:
     """Name the most frequent errors with their messages. Those that differ only in numbers and ids are one kind."""
     kinds: dict[str, Counter[str]] = {}
     for line in (error[:_LONGEST] for error in errors if error):
@@ -109,7 +109,7 @@ def _describe_received(whole: Bools, has_error: Bools) -> list[str]:
 def _read_errors(run: Run, has_error: Bools) -> list[str]:
     """Name the errors of calls, at any depth, in some of the rollouts that received them."""
     read = run.sample(np.isin(run.all.id, run.rows.id[has_error]), _READ)
-    kinds = _kinds([error for texts in read.values() for error in _errors_in(texts.actions)])
+    kinds = describe_errors([error for texts in read.values() for error in _errors_in(texts.actions)])
     return [f"In {len(read)} of those with failed calls that were read: {' '.join(kinds)}"] if kinds else []
 
 

@@ -214,7 +214,8 @@ def affected(case: Case, text: str) -> tuple[str, ...]:
 
 
 def errors(case: Case, name: str, _count: str, message: str) -> tuple[str, ...]:
-    known = [text for it in case.last if (text := error(it)) and alike(text) == alike(f"{name}: {message}")]
+    rollouts = ends_compared(case)[0] if case.card.is_of_evaluations else case.last
+    known = [text for it in rollouts if (text := error(it)) and alike(text) == alike(f"{name}: {message}")]
     return name, f"{len(known):,}", message if f"{name}: {message}" in known else ""
 
 
@@ -1222,6 +1223,52 @@ def told_by_system(case: Case, *_: str) -> tuple[str, ...]:
     return f"{len(sides[0])}", said[0], f"{len(sides[1])}", said[1]
 
 
+def ends_compared(case: Case) -> tuple[list[Rollout], list[Rollout]]:
+    """Return the rollouts of the last evaluations, at most three, and those of the training near them."""
+    steps = sorted({it.step for it in case.run.evaluation})[-3:]
+    near = {step + away for step in steps for away in range(-2, 3)}
+    return [it for it in case.run.evaluation if it.step in steps], [it for it in case.run.rollouts if it.step in near]
+
+
+def ends_so(case: Case) -> Callable[[Rollout], bool]:
+    """Return whether a rollout ends as the title says."""
+    ways: dict[str, Callable[[Rollout], bool]] = {
+        "truncated": is_cut, "with an error": failed, "out of turns": lambda it: stop_reason(it) == "turn_limit",
+    }  # fmt: skip
+    (way,) = (is_so for words, is_so in ways.items() if words in case.card.title)
+    return way
+
+
+def end_otherwise(case: Case, *_: str) -> tuple[str, ...]:
+    evaluation, training = (percent(fmean(map(ends_so(case), side))) for side in ends_compared(case))
+    return evaluation, training
+
+
+def counted_ends(case: Case, side: int) -> tuple[str, str]:
+    rollouts = ends_compared(case)[side]
+    return str(sum(map(ends_so(case), rollouts))), str(len(rollouts))
+
+
+def paid_ends(case: Case, *_: str) -> tuple[str, ...]:
+    way, (evaluation, _training) = ends_so(case), ends_compared(case)
+    theirs, others = (
+        figure(fmean(reward(it) or 0.0 for it in evaluation if way(it) is side)) for side in (True, False)
+    )
+    return theirs, others
+
+
+def most_ends(case: Case, _: str, name: str, __: str) -> tuple[str, str, str]:
+    """Return the longest of the evaluation that end so, and of the training."""
+    way, (evaluation, training) = ends_so(case), ends_compared(case)
+
+    def longest(rollouts: Iterable[Rollout]) -> str:
+        if name == "turns":
+            return str(max(len(it.turns) for it in rollouts))
+        return str(max(len(it.tokens.completion_ids) for it in rollouts if it.tokens))
+
+    return longest(filter(way, evaluation)), name, longest(training)
+
+
 def best_evaluations(case: Case, *_: str) -> tuple[str, ...]:
     """Return the mean of the best three in a row, and the steps of the first and the last of them."""
     every = rounds(case)
@@ -1663,6 +1710,19 @@ COUNTS: dict[str, Count] = {
         f"{len(rounds(c)) // 3}", f"{len(rounds(c))}",
     ),
     "Best 3 evaluations in a row: mean #, steps # to #.": best_evaluations,
+    **{
+        f"# of evaluation rollouts {ends}, # of the training's": end_otherwise
+        for ends in ("are truncated at the token limit", "fail with an error", "run out of turns")
+    },
+    "# of # in the last # evaluations (planted, up to step #).": lambda c, *_: (
+        *counted_ends(c, 0), str(len({it.step for it in ends_compared(c)[0]})), str(c.run.evaluation[-1].step),
+    ),
+    "# of # in the last evaluation (planted, up to step #).": lambda c, *_: (
+        *counted_ends(c, 0), str(c.run.evaluation[-1].step) * (len({it.step for it in ends_compared(c)[0]}) == 1),
+    ),
+    "# of # in the training, at most 2 steps away.": lambda c, *_: counted_ends(c, 1),
+    "Mean reward: theirs #, others there #.": paid_ends,
+    "They have at most # #, those of the training #.": most_ends,
     "Of # rollouts of the training that were read, # have a system message; of # of the evaluation, #.": told_by_system,
     "Half of the tasks were trained on at # steps or more.": lambda c, _: (
         f"{median(len({it.step for it in mine}) for mine in tasks(c.run.rollouts).values()):g}",

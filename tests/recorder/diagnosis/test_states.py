@@ -28,7 +28,8 @@ def checked(report: Report, name: str) -> Checked:
 def test_each_check_is_in_one_state_with_one_sentence() -> None:
     scalars = {name: tuple((step, 0.1) for step in range(1, 41)) for name in ("learning_rate", "entropy", "grad_norm")}
     evaluations = {"held out": tuple((step, 0.4) for step in range(2, 21, 2))}
-    report = diagnose_rows(WHOLE, scalars=scalars, evaluations=evaluations)
+    evaluated = replace(WHOLE, is_evaluation=True)
+    report = diagnose_rows(WHOLE, scalars=scalars, evaluations=evaluations, evaluated=evaluated)
     assert report.cards == ()
     assert [it.id for it in report.checked] == [it.id for it in DIAGNOSTICS]
     judged = [it for it in report.checked if it.state != "not_recorded"]
@@ -137,7 +138,7 @@ def test_what_is_muted_needs_a_reason(muted: object) -> None:
 
 
 def test_a_report_says_from_how_many_checks_it_judges_and_what_most_others_lack() -> None:
-    assert diagnose_rows(rows_of()).basis == "15 of 42 checks judged; 3 more need two reward functions"
+    assert diagnose_rows(rows_of()).basis == "15 of 43 checks judged; 3 more need two reward functions"
 
 
 def test_an_evaluation_gets_no_advice_for_training() -> None:

@@ -22,7 +22,8 @@ NO_TURNS = {
 NO_SCALARS = dict.fromkeys(("no_update", "not_finite", "first_prompt"), "scalars")
 NO_LENGTHS = {"length": "tokens", "cut_prompts": "tokens of prompts"}
 NO_TASKS = {
-    **dict.fromkeys(("never_solved", "task_mix", "forgotten"), "names of tasks"), "evaluation_gap": "evaluations",
+    **dict.fromkeys(("never_solved", "task_mix", "forgotten"), "names of tasks"),
+    **dict.fromkeys(("evaluation_gap", "evaluation_ends"), "evaluations"),
 }  # fmt: skip
 ONE_REWARD = dict.fromkeys(("reward_parts", "hacking"), "rewards by function")
 

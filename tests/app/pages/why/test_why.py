@@ -57,6 +57,11 @@ def half(place: Place) -> Played:
     return answered(place, 0.4)
 
 
+def cut(place: Place) -> Played:
+    """Two of three answers are cut off."""
+    return well(place) if place.random.random() < 0.3 else Played([Turn("and so on", action=None)], 0.0, stop="length")
+
+
 def answered(place: Place, chance: float) -> Played:
     action = f"open {place.random.random()}"
     reward = 1.0 if place.random.random() < chance else 0.0
@@ -75,6 +80,7 @@ def clients(folder: Path) -> Iterator[dict[str, TestClient]]:
     """Return dashboards of the run that is low, which is all that a browser sees, and of others."""
     play(folder / "well.db", well, Shape(steps=20, groups=4, size=6))
     play(folder / "half.db", half, Shape(steps=20, groups=4, size=6))
+    play(folder / "cut.db", well, Shape(steps=12, groups=8, size=3, evaluated=cut, every=6, attempts=2))
     play(folder / "early.db", low, Shape(steps=1, groups=2, size=4, ended=False))
     run = start_run("nothing yet", eval_name="planted", db=folder / "none.db")
     run.rollout([{"role": "user", "content": "?"}], task=HOSTILE_TASK, step=1)
@@ -283,6 +289,21 @@ def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestCli
     assert "Not recorded" in html
     assert "needs" in html[html.index("Not recorded") :]
     assert "Lost reward by cause" in html
+
+
+def test_a_finding_about_the_evaluations_opens_their_rollouts(clients: dict[str, TestClient]) -> None:
+    html = flat(page_of(clients, "cut"))
+    verdict = html[html.index('class="verdict"') : html.index("</section>", html.index('class="verdict"'))]
+    assert "of evaluation rollouts are truncated at the token limit, 0% of the training" in verdict
+    assert "in the evaluations" in verdict
+    assert "Healthy" not in verdict
+    (opened,) = re.findall(r'<a class="button" href="([^"]+)">.*?Open its (\d+) rollouts', verdict)
+    assert "mode:eval" in unescape(opened[0])
+    assert "cause:truncation" in unescape(opened[0])
+    (count,) = re.findall(r"(\d+) of 32 in the last 2 evaluations", verdict)
+    assert opened[1] == count
+    assert "of evaluation rollouts" in page_of(clients, "cut", step_min=3)
+    assert "of evaluation rollouts are" not in page_of(clients, "cut", task="task 1")
 
 
 def test_what_no_diagnostic_explains_is_not_called_fine(clients: dict[str, TestClient]) -> None:
