@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
-from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.answers import LAST_LINE, Told, final_answer, last_text
+from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, Texts, check, needs
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.never_matches import bare, kind_of, plain, reference_column, tell_lack
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.places import list_parts
+from logs_ui.recorder.diagnosis.prompt_changes import prompt_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import listed, percent
 
@@ -32,7 +33,7 @@ _EQUAL = 0.2  # of the answers equal their reference: else the column may be som
 _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right ones do not [ours]
 _FORM, _COUNT, _OTHERS = 0.1, 0.02, 0.8  # of the right answers have a form; of these count; of the others [ours]
 _FEW, _NEARLY_ALL = 0.5, 0.95  # the same, where some of a part count: other forms of it may be read [ours]
-_AS_LONG = 0.8  # of the median length of refused answers: those that are shorter may count for that [ours]
+_AS_LONG = 0.8  # of the median length of refused answers, or the reverse: others may count for their length [ours]
 _EMPTY = 0.05  # of the rollouts have no reference [ours]
 _AGREE = 0.5  # of the rollouts of a group give one answer; of such groups, it is another task's reference [ours]
 _HARDLY = 0.05  # of the groups of a place give most often their reference [ours]
@@ -42,6 +43,8 @@ _READ_FORM = "Let the reward function read this form, or ask for another one in 
 _COMPARE = "Look at what the reward function needs there, and at how it compares answers."
 _SIGN = re.compile(r"\\[A-Za-z]+|%")
 _NUMBER = re.compile(r"-?\d+(/\d+)?")
+_LABEL = re.compile(r"((?:final |correct )?(?:answer|result|solution)(?: is)?:?)[\s*$]*$", re.IGNORECASE)
+_TAG = re.compile(r"</?\w+>")
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,8 @@ class _Answers:
     column: str  # that has the references
     rows: Rows  # (M)
     written: list[str]  # (M)
-    mark: list[str]  # (M) what stands before it
+    around: list[list[str]]  # (M) the forms in which its line has it: in bold, after a label
+    mark: list[str]  # (M) what stands before it, the tags in the message, and the label if the prompt asks for it
     answer: list[str]  # (M) in plain form
     reference: list[str]  # (M) likewise
     target: list[str]  # (M) the reference as it is written
@@ -81,19 +85,31 @@ class _Answers:
 def _read_answers(run: Run, rows: Rows, column: str) -> _Answers:
     """Read the answers of some rollouts; those that give none are left out."""
     references = dict(zip(rows.id.tolist(), run.read_labels(rows)[column], strict=True))
-    ends = {row: final_answer(texts.messages) for row, texts in run.read_texts(rows.id.tolist()).items()}
-    written = {row: bare(end.text, is_line=end.place == LAST_LINE) for row, end in ends.items() if end is not None}
+    known = run.read_texts(rows.id.tolist())
+    ends = {row: end for row, texts in known.items() if (end := final_answer(texts.messages)) is not None}
+    written = {row: bare(end.text, is_line=end.place == LAST_LINE) for row, end in ends.items()}
     plain_answers = {row: plain(text) for row, text in written.items()}
     some = rows.where(
         np.array([bool(plain_answers.get(row)) and references[row] is not None for row in rows.id.tolist()], bool)
     )
     of = some.id.tolist()
+    frames = [_read_frame(known[row], ends[row], written[row]) for row in of]
     return _Answers(
-        column, some, [written[row] for row in of], [end.place for row in of if (end := ends[row]) is not None],
+        column, some, [written[row] for row in of], [forms for forms, _ in frames], [mark for _, mark in frames],
         [plain_answers[row] for row in of],
         [plain(references[row] or "") for row in of], [bare(references[row] or "") for row in of],
         run.scale.success.solved(some),
     )  # fmt: skip
+
+
+def _read_frame(texts: Texts, end: Told, written: str) -> tuple[list[str], str]:
+    """Return in which forms the line of an answer has it, and its mark: see `_Answers`."""
+    line, prompt = last_text(texts.messages).rpartition(written)[0].rpartition("\n")[2], prompt_of(texts)
+    label = found[1] if (found := _LABEL.search(line)) else ""
+    is_asked = label != "" and (label.rstrip(":") in prompt or label.casefold() in prompt.casefold())
+    said = [str(message.get("content")) for message in texts.messages if message.get("role") == "assistant"]
+    forms = ["is in bold"] * (line.count("**") % 2) + [f"follows \u201c{label}\u201d"] * bool(label)
+    return forms, " ".join([end.place, *sorted({*_TAG.findall(said[-1])}), label.casefold() * is_asked])
 
 
 def _check(run: Run) -> Outcome:
@@ -168,12 +184,12 @@ def _lack_reference(run: Run, rows: Rows, references: Sequence[str | None]) -> B
 
 
 def _list_forms(answers: _Answers) -> list[tuple[str, Bools]]:
-    """Return the ways in which answers are written: their kinds, in LaTeX or not, and the commands and the percent sign
-    that they have; with (M) True for the answers of each.
+    """Return the ways in which answers are written: their kinds, in LaTeX or not, the commands and the percent sign
+    that they have, in bold, and after a label; with (M) True for the answers of each.
     """
     signs = [[f"has {sign}" for sign in _SIGN.findall(text)] for text in answers.written]
     kinds = [kind_of(text) + " in LaTeX" * ("\\" in text) for text in answers.written]
-    forms = [[*some, kind] for some, kind in zip(signs, kinds, strict=True)]
+    forms = [[*some, kind, *around] for some, kind, around in zip(signs, kinds, answers.around, strict=True)]
     counts = Counter(chain.from_iterable(map(dict.fromkeys, forms)))
     names = [name for name, count in counts.items() if count >= _ENOUGH]  # text may hold thousands of commands
     return [(f"where the answer {name}", np.array([name in form for form in forms], bool)) for name in names]
@@ -190,7 +206,7 @@ def _find_refused(
     run: Run, answers: _Answers, parts: list[tuple[str, Bools]], otherwise: str, suggestion: str
 ) -> Card | None:
     """Return the card if the right answers of one of these parts hardly count, and most others do: also those in
-    the same groups, and those behind the same marks that are as long, since a reward may need more than the answer.
+    the same groups, and those with the same marks that are as long, since a reward may need more than the answer.
     """
     equal, group, tokens = answers.equal, answers.rows.group, answers.rows.completion_tokens
     marks, best = np.unique(answers.mark, return_inverse=True)[1], None
@@ -200,7 +216,9 @@ def _find_refused(
             continue
         share = answers.solved[mine].mean()
         least = _OTHERS if share <= _COUNT else _NEARLY_ALL if share <= _FEW else inf
-        alike = others & np.isin(marks, marks[mine]) & ~(tokens < _AS_LONG * np.median(tokens[mine]))
+        usual_length = np.median(tokens[mine])
+        differs = (tokens < _AS_LONG * usual_length) | (_AS_LONG * tokens > usual_length)
+        alike = others & np.isin(marks, marks[mine]) & ~differs
         same = others & np.isin(group, group[mine])
         sides = [others, alike, *([same] if same.sum() >= _ENOUGH else [])]
         counted = min(float(answers.solved[side].mean()) if side.any() else 0.0 for side in sides)
@@ -215,7 +233,8 @@ def _find_refused(
         return None
     where, mine, others, same = best
     refused = mine & ~answers.solved
-    examples = dict.fromkeys(text for text, is_one in zip(answers.written, refused, strict=True) if is_one)
+    bold = "**" if where.endswith("is in bold") else ""
+    examples = dict.fromkeys(f"{bold}{answers.written[row]}{bold}" for row in np.flatnonzero(refused))
     shares = f"Of the right answers {otherwise}, {percent(float(answers.solved[others].mean()))} count"
     in_groups = f"; of those in the same groups, {answers.solved[same].sum():,} of {same.sum():,}" * bool(same.any())
     return Card(
@@ -454,12 +473,14 @@ DIAGNOSTIC = check(
     f"(1) At least {_EMPTY:.0%} of the rollouts have an empty reference or none, and count by the function that "
     f"those with one do; at most {_COUNT:.0%} of these are solved, and at least {_EQUAL:.0%} of the others. "
     f"What follows needs an answer that can be read in {_READ:.0%} of the rollouts that count as right. "
-    f"(2) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator or in LaTeX, "
-    f"say); at most {_COUNT:.0%} of these count as right, in {_ENOUGH} groups or more, and at least {_OTHERS:.0%} (or "
-    f"at most {_FEW:.0%}, and at least {_NEARLY_ALL:.0%}) of the others, of those in the same groups, and of those "
-    f"behind the same mark (a box, say) that have at least {_AS_LONG:.0%} of the tokens; with a probability below "
-    f"{_CHANCE:.0%}, corrected for the number of ways, of so few by chance. Or so of the right answers of an eval, a "
-    "family of tasks or a value of a column, of all or of those written in one way. "
+    f"(2) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator, in LaTeX, in "
+    f"bold or after a label such as Answer:, say); at most {_COUNT:.0%} of these count as right, in {_ENOUGH} groups "
+    f"or more, and at least {_OTHERS:.0%} (or at most {_FEW:.0%}, and at least {_NEARLY_ALL:.0%}) of the others, of "
+    "those in the same groups, and of those behind the same mark (a box, say, or a label that the prompt asks for) and "
+    f"in messages with the same tags that have at least {_AS_LONG:.0%} of the tokens, and at most "
+    f"{1 / _AS_LONG:.0%}; with a probability below {_CHANCE:.0%}, corrected for the number of ways, of so few by "
+    "chance. Or so of the right answers of an eval, a family of tasks or a value of a column, of all or of those "
+    "written in one way. "
     f"(3) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
     f"count as right, in {_ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
     f"{_ENOUGH} groups or more most answers are right and none counts as right. Only if at least {_EQUAL:.0%} of all "

@@ -1869,7 +1869,7 @@ COUNTS: dict[str, Count] = {
 # --- Final answers, which are read of all rollouts of the last steps
 
 
-ANSWER = r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<answer>(.*?)</answer>|(?:Final answer:|The answer is) (.*)"
+ANSWER = r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<answer>(.*?)</answer>|(?:Final answer:|The answer is|Answer:) (.*)"
 
 
 def given(it: Rollout) -> str:
@@ -1904,8 +1904,17 @@ def in_form(case: Case) -> list[Rollout]:
     if " count in " in title or "LaTeX" in title:
         return [it for it in case.last if it.is_hit and given(it) == right(it)]
     forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d"}
+    around = re.search("\u201c(.*)\u201d|in bold", title)
+    if around:
+        return [it for it in case.last if given(it) == right(it) and (around[1] or "**") in it.turns[-1].text]
     form = next(pattern for name, pattern in forms.items() if name in title)
     return [it for it in case.last if given(it) == right(it) and re.search(form, written(it))]
+
+
+def shown(case: Case) -> list[str]:
+    """Return the answers in the form that the card names."""
+    is_bold = "in bold" in case.card.title
+    return [f"**{written(it).strip('*')}**" if is_bold else written(it) for it in in_form(case)]
 
 
 def inside(case: Case, place: str) -> list[list[Rollout]]:
@@ -2042,9 +2051,7 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if given(it) == right(it) and not it.is_hit)),
     ),
     "In @ the most frequent answer of # of # groups is not the reference; elsewhere of # of #": mistaken,
-    "Such answers: @[.]": lambda c, shown, *_: (
-        recounted(shown, {it: it for it in dict.fromkeys(map(written, in_form(c)))}), *_[:1],
-    ),
+    "Such answers: @[.]": lambda c, text, *_: (recounted(text, {it: it for it in dict.fromkeys(shown(c))}), *_[:1]),
     "Of the right answers that are written otherwise[, or elsewhere], # count"
     "[; of those in the same groups, # of #].": otherwise_counted,
     "# final answers of the last steps were read, and compared with the column answer.": lambda c, _: (
