@@ -1,13 +1,14 @@
 """Holds final answers against the dataset's references: do rewards, references and answers fit together?
 
-The texts of some groups of the last steps are read, and of as many rollouts over all steps. Answers are compared in a
-plain form: one number by its value, all else by its letters and digits.
+The texts of some groups of the last steps are read, of some rollouts over all steps, and of the newest groups of places
+that have few groups in the last steps. Answers are compared in a plain form: one number by its value, all else by its
+letters and digits.
 """
 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from math import comb, inf
@@ -23,10 +24,12 @@ from logs_ui.recorder.diagnosis.checks.never_matches import bare, kind_of, plain
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.places import list_parts
 from logs_ui.recorder.diagnosis.prompt_changes import prompt_of
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.wording import listed, percent
 
 _GROUPS, _SPREAD = 120, 300  # groups of the last steps, and rollouts of all steps, that are read [ours]
+_SELDOM, _PLACES = 20, 3  # groups that a place has read at least; places of which more are read [ours]
+_LESS = 0.5  # as often solved as the run: of no other places more is read [ours]
 _ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
 _READ = 0.5  # of the rollouts that count have an answer that is read: else those that are read are special [ours]
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
@@ -45,6 +48,9 @@ _SIGN = re.compile(r"\\[A-Za-z]+|%")
 _NUMBER = re.compile(r"-?\d+(/\d+)?")
 _LABEL = re.compile(r"((?:final |correct )?(?:answer|result|solution)(?: is)?:?)[\s*$]*$", re.IGNORECASE)
 _TAG = re.compile(r"</?\w+>")
+
+_Parts = list[tuple[Sequence[str], Ints]]
+"""As `places.list_parts` returns them."""
 
 
 @dataclass(frozen=True)
@@ -82,11 +88,11 @@ class _Answers:
         return np.array([all(map(_NUMBER.fullmatch, pair)) for pair in pairs], bool) & ~self.equal
 
 
-def _read_answers(run: Run, rows: Rows, column: str) -> _Answers:
-    """Read the answers of some rollouts; those that give none are left out."""
+def _read_answers(run: Run, rows: Rows, column: str, known: dict[int, Texts]) -> _Answers:
+    """Read the answers of some rollouts; those that give none are left out. Texts that are known are not read again."""
     references = dict(zip(rows.id.tolist(), run.read_labels(rows)[column], strict=True))
-    known = run.read_texts(rows.id.tolist())
-    ends = {row: end for row, texts in known.items() if (end := final_answer(texts.messages)) is not None}
+    known |= run.read_texts([row for row in references if row not in known])
+    ends = {row: end for row in references if row in known and (end := final_answer(known[row].messages)) is not None}
     written = {row: bare(end.text, is_line=end.place == LAST_LINE) for row, end in ends.items()}
     plain_answers = {row: plain(text) for row, text in written.items()}
     some = rows.where(
@@ -123,27 +129,29 @@ def _check(run: Run) -> Outcome:
     chosen = np.unique(run.rows.group)
     chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, _GROUPS).astype(int))]
     rows = run.rows.where(np.isin(run.rows.group, chosen))
-    answers, won = _read_answers(run, rows, column), run.scale.success.solved(rows)
+    texts, parts = dict[int, Texts](), list_parts(run)[1:]
+    answers, won = _read_answers(run, rows, column, texts), run.scale.success.solved(rows)
     references = {plain(reference) for reference in run.labels[column] if reference is not None}
     name = answers.name
     if len(answers.answer) < _ENOUGH or len(references) < _DISTINCT:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
     if (read := int(answers.solved.sum())) < _READ * won.sum():
         return NotJudged(f"Of {won.sum():,} rollouts that count as right, {read:,} have an answer that can be read.")
-    places = _list_places(run, answers)
+    places = _list_places(run, parts, answers)
     forms = _list_forms(answers)
     equal = answers.equal
     common = [(name, of) for name, of in forms if (equal & of).sum() >= _FORM * equal.sum()]
     insides = [("", equal), *((f"in {name} ", equal & of) for name, of in places if not of.all())]
-    parts = ((f"{where}{form}", inside & of) for where, inside in insides for form, of in forms)
-    local = [(name, of) for name, of in parts if of.sum() >= _ENOUGH]
+    both = ((f"{where}{form}", inside & of) for where, inside in insides for form, of in forms)
+    local = [(name, of) for name, of in both if of.sum() >= _ENOUGH]
     card_of_answers = (
         _find_refused(run, answers, common, "that are written otherwise", _READ_FORM)
         or _find_contradicted(run, answers, references)
         or _find_refused(run, answers, [(f"in {name}", of) for name, of in places], "elsewhere", _COMPARE)
         or _find_refused(run, answers, local, "that are written otherwise, or elsewhere", _READ_FORM)
         or _find_shuffled(run, answers)
-        or _find_wrong_references(run, answers, places)
+        or _find_wrong_references(run, answers, places, len(places))
+        or _find_in_seldom_places(run, parts, answers, texts, len(places) + _PLACES)
     )
     share = percent(float(equal.mean()))
     calm = f"Of {len(answers.answer):,} final answers that were read, {share} equal their reference ({name})."
@@ -195,10 +203,10 @@ def _list_forms(answers: _Answers) -> list[tuple[str, Bools]]:
     return [(f"where the answer {name}", np.array([name in form for form in forms], bool)) for name in names]
 
 
-def _list_places(run: Run, answers: _Answers) -> list[tuple[str, Bools]]:
+def _list_places(run: Run, of_all: _Parts, answers: _Answers) -> list[tuple[str, Bools]]:
     """Return the evals, families of tasks and values of columns, with (M) True for the answers of each."""
     is_read = np.isin(run.all.id, answers.rows.id)
-    parts = [(names, codes[is_read]) for names, codes in list_parts(run)[1:]]
+    parts = [(names, codes[is_read]) for names, codes in of_all]
     return [(names[code], codes == code) for names, codes in parts for code in np.unique(codes).tolist() if code >= 0]
 
 
@@ -370,9 +378,43 @@ def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
     )
 
 
-def _find_wrong_references(run: Run, answers: _Answers, places: list[tuple[str, Bools]]) -> Card | None:
+def _find_in_seldom_places(
+    run: Run, parts: _Parts, answers: _Answers, texts: dict[int, Texts], count: int
+) -> Card | None:
+    """Return the same card for a place that has few groups among the answers, and is seldom solved in the last steps,
+    by its newest groups of all steps. `count`: of places that are compared.
+    """
+    won, group = run.scale.success.solved(run.rows), run.all.group
+    is_last, is_read = (np.isin(run.all.id, rows.id) for rows in (run.rows, answers.rows))
+    seldom = list[tuple[float, int, str, Ints, int]]()
+    for names, codes in parts:
+        has_place, last = is_read & (codes >= 0), codes[is_last]
+        groups = distinct(codes[has_place], group[has_place], count=len(names))
+        share = means(last[last >= 0], won[last >= 0], len(names))
+        few = np.flatnonzero((groups < _SELDOM) & (share <= _LESS * won.mean())).tolist()
+        seldom += [(share[code], -groups[code], names[code], codes, code) for code in few]
+    for _, _, name, codes, code in sorted(seldom, key=lambda place: place[:2])[:_PLACES]:
+        inside = codes == code
+        newest = list(dict.fromkeys(group[inside][::-1].tolist()))[:_SELDOM]
+        chosen = inside & np.isin(group, newest)
+        more = _read_answers(run, run.all.where(chosen | (is_read & ~inside)), answers.column, texts)
+        of = np.isin(more.rows.id, run.all.id[chosen])
+        card, steps = _find_wrong_references(run, more, [(name, of)], count), run.all.step[chosen]
+        if card is not None:
+            weight = float(inside[is_last].mean() / of.mean())  # of the place more was read than of others
+            read = f"Few of these are in {name}, so its newest {len(newest)} groups were read, of steps"
+            return replace(
+                card,
+                cost=(card.cost or 0.0) * weight,
+                share=card.share and card.share * weight,
+                evidence=(_read_said(answers), f"{read} {steps[0]:,} to {steps[-1]:,}.", *card.evidence[1:]),
+            )
+    return None
+
+
+def _find_wrong_references(run: Run, answers: _Answers, places: list[tuple[str, Bools]], count: int) -> Card | None:
     """Return the card if the most frequent answer of a group is hardly ever the reference in one place, and nearly
-    always elsewhere.
+    always elsewhere. `count`: of places that are compared.
     """
     group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
     most, first = _find_most_frequent(answers, group), np.unique(group, return_index=True)[1]
@@ -393,7 +435,7 @@ def _find_wrong_references(run: Run, answers: _Answers, places: list[tuple[str, 
         if 2 * min(len(answers_by_text), len(references_by_text)) > len(mine):
             agreeing = sum(most[number][1] for number in mine)
             share = others_hits / len(others) if agreeing >= _OTHERS * len(np.unique(group[of])) else 0.0
-        if (1 - _tail(hits + 1, len(mine), share)) * len(places) > _CHANCE:
+        if (1 - _tail(hits + 1, len(mine), share)) * count > _CHANCE:
             continue
         wrong = [number for number in mine if answer[number] != reference[number]]
         affected, pairs = np.isin(group, wrong), dict.fromkeys(f"{answer[of]} (not {reference[of]})" for of in wrong)
@@ -424,7 +466,7 @@ def _find_single_answer(run: Run, answers: _Answers) -> Card | None:
     if share < max(_SAME, 2 * expected):
         return None
     places = np.unique(np.linspace(0, len(run.all) - 1, _SPREAD).astype(int))
-    spread = _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), answers.column)
+    spread = _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), answers.column, {})
     is_answer = np.array([text == answer for text in spread.answer], bool)
     early = is_answer[: max(len(is_answer) // 5, 1)]
     first = float(early.mean())
@@ -493,7 +535,9 @@ DIAGNOSTIC = check(
     f"{_HARDLY:.0%}, and elsewhere in at least {_OTHERS:.0%}; with a probability below {_CHANCE:.0%}, corrected for "
     "the number of places, of so few by chance, if answers had nothing to do with references. Where most answers and "
     f"references differ, most rollouts must agree in {_OTHERS:.0%} of the groups, and so few be improbable if they "
-    "were as often right as elsewhere.",
+    f"were as often right as elsewhere. If fewer than {_SELDOM} groups of a place are among those that are read, and "
+    f"its share of solved rollouts in the last steps is at most {_LESS:.0%} of the run's, its newest {_SELDOM} groups "
+    f"of all steps are read and compared likewise; so are at most {_PLACES} such places, those with the lowest shares.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _check,
     limits=None,

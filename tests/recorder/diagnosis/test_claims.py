@@ -1933,10 +1933,22 @@ def most_frequent(groups: list[list[Rollout]]) -> list[tuple[str, str]]:
     return [(it[0][0], of) for it, of in ranked if len(it) < 2 or it[0][1] > it[1][1]]
 
 
+def compared_in(case: Case, place: str) -> list[list[Rollout]]:
+    """Return the groups of a place whose answers are compared: of one that comes seldom, the newest of all steps."""
+    if not any(it.startswith("Few of these") for it in case.card.evidence):
+        return inside(case, place)
+    return [it for it in in_groups(case.run.rollouts) if place_in(place)(it[0]) == place][-20:]
+
+
+def newest_in(case: Case, place: str, *_: str) -> tuple[str, ...]:
+    steps = [group[0].step for group in compared_in(case, place)]
+    return place, str(len(steps)), str(min(steps)), str(max(steps))
+
+
 def mistaken(case: Case, place: str, *_: str) -> tuple[str, ...]:
     """Return of how many groups of a place, and of others, the most frequent answer is not the reference."""
-    mine = inside(case, place)
-    sides = [most_frequent(mine), most_frequent([group for group in case.groups if group not in mine])]
+    mine, others = compared_in(case, place), [group for group in case.groups if place_in(place)(group[0]) != place]
+    sides = [most_frequent(mine), most_frequent(others)]
     return place, *(str(it) for side in sides for it in (sum(a != b for a, b in side), len(side)))
 
 
@@ -1997,7 +2009,7 @@ def swapped_groups(case: Case, *_: str) -> tuple[str, str, str]:
 
 def swapped_examples(case: Case, text: str) -> tuple[str]:
     if "most frequent answer" in case.card.title:
-        pairs_of = most_frequent(inside(case, case.card.title[len("In ") :].partition(" the most")[0]))
+        pairs_of = most_frequent(compared_in(case, case.card.title[len("In ") :].partition(" the most")[0]))
         return (listed(list(dict.fromkeys(f"{a} (not {b})" for a, b in pairs_of if a != b))),)
     pairs = {(most_given(it), right(it[0])) for it in unanswered(case)}
     shown = re.findall(r"(\w+) \(not (\w+)\)", text)
@@ -2051,6 +2063,7 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if given(it) == right(it) and not it.is_hit)),
     ),
     "In @ the most frequent answer of # of # groups is not the reference; elsewhere of # of #": mistaken,
+    "Few of these are in @, so its newest # groups were read, of steps # to #.": newest_in,
     "Such answers: @[.]": lambda c, text, *_: (recounted(text, {it: it for it in dict.fromkeys(shown(c))}), *_[:1]),
     "Of the right answers that are written otherwise[, or elsewhere], # count"
     "[; of those in the same groups, # of #].": otherwise_counted,
