@@ -1,13 +1,14 @@
 """Holds final answers against the dataset's references: do rewards, references and answers fit together?
 
-The texts of some groups of the last steps are read, and of as many rollouts over all steps. Answers are compared in a
-plain form: one number by its value, all else by its letters and digits.
+The texts of some groups of the last steps are read, of some rollouts over all steps, and of the newest groups of places
+that have few groups in the last steps. Answers are compared in a plain form: one number by its value, all else by its
+letters and digits.
 """
 
 import re
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import chain
 from math import comb, inf
@@ -16,23 +17,26 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
-from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.answers import LAST_LINE, Told, final_answer, last_text
+from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, Texts, check, needs
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.never_matches import bare, kind_of, plain, reference_column, tell_lack
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.places import list_parts
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
+from logs_ui.recorder.diagnosis.prompt_changes import prompt_of
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct, means
 from logs_ui.recorder.diagnosis.wording import listed, percent
 
 _GROUPS, _SPREAD = 120, 300  # groups of the last steps, and rollouts of all steps, that are read [ours]
+_SELDOM, _PLACES = 20, 3  # groups that a place has read at least; places of which more are read [ours]
+_LESS = 0.5  # as often solved as the run: of no other places more is read [ours]
 _ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
 _READ = 0.5  # of the rollouts that count have an answer that is read: else those that are read are special [ours]
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
 _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right ones do not [ours]
 _FORM, _COUNT, _OTHERS = 0.1, 0.02, 0.8  # of the right answers have a form; of these count; of the others [ours]
 _FEW, _NEARLY_ALL = 0.5, 0.95  # the same, where some of a part count: other forms of it may be read [ours]
-_AS_LONG = 0.8  # of the median length of refused answers: those that are shorter may count for that [ours]
+_AS_LONG = 0.8  # of the median length of refused answers, or the reverse: others may count for their length [ours]
 _EMPTY = 0.05  # of the rollouts have no reference [ours]
 _AGREE = 0.5  # of the rollouts of a group give one answer; of such groups, it is another task's reference [ours]
 _HARDLY = 0.05  # of the groups of a place give most often their reference [ours]
@@ -42,6 +46,11 @@ _READ_FORM = "Let the reward function read this form, or ask for another one in 
 _COMPARE = "Look at what the reward function needs there, and at how it compares answers."
 _SIGN = re.compile(r"\\[A-Za-z]+|%")
 _NUMBER = re.compile(r"-?\d+(/\d+)?")
+_LABEL = re.compile(r"((?:final |correct )?(?:answer|result|solution)(?: is)?:?)[\s*$]*$", re.IGNORECASE)
+_TAG = re.compile(r"</?\w+>")
+
+_Parts = list[tuple[Sequence[str], Ints]]
+"""As `places.list_parts` returns them."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +60,8 @@ class _Answers:
     column: str  # that has the references
     rows: Rows  # (M)
     written: list[str]  # (M)
-    mark: list[str]  # (M) what stands before it
+    around: list[list[str]]  # (M) the forms in which its line has it: in bold, after a label
+    mark: list[str]  # (M) what stands before it, the tags in the message, and the label if the prompt asks for it
     answer: list[str]  # (M) in plain form
     reference: list[str]  # (M) likewise
     target: list[str]  # (M) the reference as it is written
@@ -78,22 +88,34 @@ class _Answers:
         return np.array([all(map(_NUMBER.fullmatch, pair)) for pair in pairs], bool) & ~self.equal
 
 
-def _read_answers(run: Run, rows: Rows, column: str) -> _Answers:
-    """Read the answers of some rollouts; those that give none are left out."""
+def _read_answers(run: Run, rows: Rows, column: str, known: dict[int, Texts]) -> _Answers:
+    """Read the answers of some rollouts; those that give none are left out. Texts that are known are not read again."""
     references = dict(zip(rows.id.tolist(), run.read_labels(rows)[column], strict=True))
-    ends = {row: final_answer(texts.messages) for row, texts in run.read_texts(rows.id.tolist()).items()}
-    written = {row: bare(end.text, is_line=end.place == LAST_LINE) for row, end in ends.items() if end is not None}
+    known |= run.read_texts([row for row in references if row not in known])
+    ends = {row: end for row in references if row in known and (end := final_answer(known[row].messages)) is not None}
+    written = {row: bare(end.text, is_line=end.place == LAST_LINE) for row, end in ends.items()}
     plain_answers = {row: plain(text) for row, text in written.items()}
     some = rows.where(
         np.array([bool(plain_answers.get(row)) and references[row] is not None for row in rows.id.tolist()], bool)
     )
     of = some.id.tolist()
+    frames = [_read_frame(known[row], ends[row], written[row]) for row in of]
     return _Answers(
-        column, some, [written[row] for row in of], [end.place for row in of if (end := ends[row]) is not None],
+        column, some, [written[row] for row in of], [forms for forms, _ in frames], [mark for _, mark in frames],
         [plain_answers[row] for row in of],
         [plain(references[row] or "") for row in of], [bare(references[row] or "") for row in of],
         run.scale.success.solved(some),
     )  # fmt: skip
+
+
+def _read_frame(texts: Texts, end: Told, written: str) -> tuple[list[str], str]:
+    """Return in which forms the line of an answer has it, and its mark: see `_Answers`."""
+    line, prompt = last_text(texts.messages).rpartition(written)[0].rpartition("\n")[2], prompt_of(texts)
+    label = found[1] if (found := _LABEL.search(line)) else ""
+    is_asked = label != "" and (label.rstrip(":") in prompt or label.casefold() in prompt.casefold())
+    said = [str(message.get("content")) for message in texts.messages if message.get("role") == "assistant"]
+    forms = ["is in bold"] * (line.count("**") % 2) + [f"follows \u201c{label}\u201d"] * bool(label)
+    return forms, " ".join([end.place, *sorted({*_TAG.findall(said[-1])}), label.casefold() * is_asked])
 
 
 def _check(run: Run) -> Outcome:
@@ -107,27 +129,29 @@ def _check(run: Run) -> Outcome:
     chosen = np.unique(run.rows.group)
     chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, _GROUPS).astype(int))]
     rows = run.rows.where(np.isin(run.rows.group, chosen))
-    answers, won = _read_answers(run, rows, column), run.scale.success.solved(rows)
+    texts, parts = dict[int, Texts](), list_parts(run)[1:]
+    answers, won = _read_answers(run, rows, column, texts), run.scale.success.solved(rows)
     references = {plain(reference) for reference in run.labels[column] if reference is not None}
     name = answers.name
     if len(answers.answer) < _ENOUGH or len(references) < _DISTINCT:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
     if (read := int(answers.solved.sum())) < _READ * won.sum():
         return NotJudged(f"Of {won.sum():,} rollouts that count as right, {read:,} have an answer that can be read.")
-    places = _list_places(run, answers)
+    places = _list_places(run, parts, answers)
     forms = _list_forms(answers)
     equal = answers.equal
     common = [(name, of) for name, of in forms if (equal & of).sum() >= _FORM * equal.sum()]
     insides = [("", equal), *((f"in {name} ", equal & of) for name, of in places if not of.all())]
-    parts = ((f"{where}{form}", inside & of) for where, inside in insides for form, of in forms)
-    local = [(name, of) for name, of in parts if of.sum() >= _ENOUGH]
+    both = ((f"{where}{form}", inside & of) for where, inside in insides for form, of in forms)
+    local = [(name, of) for name, of in both if of.sum() >= _ENOUGH]
     card_of_answers = (
         _find_refused(run, answers, common, "that are written otherwise", _READ_FORM)
         or _find_contradicted(run, answers, references)
         or _find_refused(run, answers, [(f"in {name}", of) for name, of in places], "elsewhere", _COMPARE)
         or _find_refused(run, answers, local, "that are written otherwise, or elsewhere", _READ_FORM)
         or _find_shuffled(run, answers)
-        or _find_wrong_references(run, answers, places)
+        or _find_wrong_references(run, answers, places, len(places))
+        or _find_in_seldom_places(run, parts, answers, texts, len(places) + _PLACES)
     )
     share = percent(float(equal.mean()))
     calm = f"Of {len(answers.answer):,} final answers that were read, {share} equal their reference ({name})."
@@ -168,21 +192,21 @@ def _lack_reference(run: Run, rows: Rows, references: Sequence[str | None]) -> B
 
 
 def _list_forms(answers: _Answers) -> list[tuple[str, Bools]]:
-    """Return the ways in which answers are written: their kinds, in LaTeX or not, and the commands and the percent sign
-    that they have; with (M) True for the answers of each.
+    """Return the ways in which answers are written: their kinds, in LaTeX or not, the commands and the percent sign
+    that they have, in bold, and after a label; with (M) True for the answers of each.
     """
     signs = [[f"has {sign}" for sign in _SIGN.findall(text)] for text in answers.written]
     kinds = [kind_of(text) + " in LaTeX" * ("\\" in text) for text in answers.written]
-    forms = [[*some, kind] for some, kind in zip(signs, kinds, strict=True)]
+    forms = [[*some, kind, *around] for some, kind, around in zip(signs, kinds, answers.around, strict=True)]
     counts = Counter(chain.from_iterable(map(dict.fromkeys, forms)))
     names = [name for name, count in counts.items() if count >= _ENOUGH]  # text may hold thousands of commands
     return [(f"where the answer {name}", np.array([name in form for form in forms], bool)) for name in names]
 
 
-def _list_places(run: Run, answers: _Answers) -> list[tuple[str, Bools]]:
+def _list_places(run: Run, of_all: _Parts, answers: _Answers) -> list[tuple[str, Bools]]:
     """Return the evals, families of tasks and values of columns, with (M) True for the answers of each."""
     is_read = np.isin(run.all.id, answers.rows.id)
-    parts = [(names, codes[is_read]) for names, codes in list_parts(run)[1:]]
+    parts = [(names, codes[is_read]) for names, codes in of_all]
     return [(names[code], codes == code) for names, codes in parts for code in np.unique(codes).tolist() if code >= 0]
 
 
@@ -190,7 +214,7 @@ def _find_refused(
     run: Run, answers: _Answers, parts: list[tuple[str, Bools]], otherwise: str, suggestion: str
 ) -> Card | None:
     """Return the card if the right answers of one of these parts hardly count, and most others do: also those in
-    the same groups, and those behind the same marks that are as long, since a reward may need more than the answer.
+    the same groups, and those with the same marks that are as long, since a reward may need more than the answer.
     """
     equal, group, tokens = answers.equal, answers.rows.group, answers.rows.completion_tokens
     marks, best = np.unique(answers.mark, return_inverse=True)[1], None
@@ -200,7 +224,9 @@ def _find_refused(
             continue
         share = answers.solved[mine].mean()
         least = _OTHERS if share <= _COUNT else _NEARLY_ALL if share <= _FEW else inf
-        alike = others & np.isin(marks, marks[mine]) & ~(tokens < _AS_LONG * np.median(tokens[mine]))
+        usual_length = np.median(tokens[mine])
+        differs = (tokens < _AS_LONG * usual_length) | (_AS_LONG * tokens > usual_length)
+        alike = others & np.isin(marks, marks[mine]) & ~differs
         same = others & np.isin(group, group[mine])
         sides = [others, alike, *([same] if same.sum() >= _ENOUGH else [])]
         counted = min(float(answers.solved[side].mean()) if side.any() else 0.0 for side in sides)
@@ -215,7 +241,8 @@ def _find_refused(
         return None
     where, mine, others, same = best
     refused = mine & ~answers.solved
-    examples = dict.fromkeys(text for text, is_one in zip(answers.written, refused, strict=True) if is_one)
+    bold = "**" if where.endswith("is in bold") else ""
+    examples = dict.fromkeys(f"{bold}{answers.written[row]}{bold}" for row in np.flatnonzero(refused))
     shares = f"Of the right answers {otherwise}, {percent(float(answers.solved[others].mean()))} count"
     in_groups = f"; of those in the same groups, {answers.solved[same].sum():,} of {same.sum():,}" * bool(same.any())
     return Card(
@@ -351,9 +378,43 @@ def _find_shuffled(run: Run, answers: _Answers) -> Card | None:
     )
 
 
-def _find_wrong_references(run: Run, answers: _Answers, places: list[tuple[str, Bools]]) -> Card | None:
+def _find_in_seldom_places(
+    run: Run, parts: _Parts, answers: _Answers, texts: dict[int, Texts], count: int
+) -> Card | None:
+    """Return the same card for a place that has few groups among the answers, and is seldom solved in the last steps,
+    by its newest groups of all steps. `count`: of places that are compared.
+    """
+    won, group = run.scale.success.solved(run.rows), run.all.group
+    is_last, is_read = (np.isin(run.all.id, rows.id) for rows in (run.rows, answers.rows))
+    seldom = list[tuple[float, int, str, Ints, int]]()
+    for names, codes in parts:
+        has_place, last = is_read & (codes >= 0), codes[is_last]
+        groups = distinct(codes[has_place], group[has_place], count=len(names))
+        share = means(last[last >= 0], won[last >= 0], len(names))
+        few = np.flatnonzero((groups < _SELDOM) & (share <= _LESS * won.mean())).tolist()
+        seldom += [(share[code], -groups[code], names[code], codes, code) for code in few]
+    for _, _, name, codes, code in sorted(seldom, key=lambda place: place[:2])[:_PLACES]:
+        inside = codes == code
+        newest = list(dict.fromkeys(group[inside][::-1].tolist()))[:_SELDOM]
+        chosen = inside & np.isin(group, newest)
+        more = _read_answers(run, run.all.where(chosen | (is_read & ~inside)), answers.column, texts)
+        of = np.isin(more.rows.id, run.all.id[chosen])
+        card, steps = _find_wrong_references(run, more, [(name, of)], count), run.all.step[chosen]
+        if card is not None:
+            weight = float(inside[is_last].mean() / of.mean())  # of the place more was read than of others
+            read = f"Few of these are in {name}, so its newest {len(newest)} groups were read, of steps"
+            return replace(
+                card,
+                cost=(card.cost or 0.0) * weight,
+                share=card.share and card.share * weight,
+                evidence=(_read_said(answers), f"{read} {steps[0]:,} to {steps[-1]:,}.", *card.evidence[1:]),
+            )
+    return None
+
+
+def _find_wrong_references(run: Run, answers: _Answers, places: list[tuple[str, Bools]], count: int) -> Card | None:
     """Return the card if the most frequent answer of a group is hardly ever the reference in one place, and nearly
-    always elsewhere.
+    always elsewhere. `count`: of places that are compared.
     """
     group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
     most, first = _find_most_frequent(answers, group), np.unique(group, return_index=True)[1]
@@ -374,7 +435,7 @@ def _find_wrong_references(run: Run, answers: _Answers, places: list[tuple[str, 
         if 2 * min(len(answers_by_text), len(references_by_text)) > len(mine):
             agreeing = sum(most[number][1] for number in mine)
             share = others_hits / len(others) if agreeing >= _OTHERS * len(np.unique(group[of])) else 0.0
-        if (1 - _tail(hits + 1, len(mine), share)) * len(places) > _CHANCE:
+        if (1 - _tail(hits + 1, len(mine), share)) * count > _CHANCE:
             continue
         wrong = [number for number in mine if answer[number] != reference[number]]
         affected, pairs = np.isin(group, wrong), dict.fromkeys(f"{answer[of]} (not {reference[of]})" for of in wrong)
@@ -405,7 +466,7 @@ def _find_single_answer(run: Run, answers: _Answers) -> Card | None:
     if share < max(_SAME, 2 * expected):
         return None
     places = np.unique(np.linspace(0, len(run.all) - 1, _SPREAD).astype(int))
-    spread = _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), answers.column)
+    spread = _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), answers.column, {})
     is_answer = np.array([text == answer for text in spread.answer], bool)
     early = is_answer[: max(len(is_answer) // 5, 1)]
     first = float(early.mean())
@@ -454,12 +515,14 @@ DIAGNOSTIC = check(
     f"(1) At least {_EMPTY:.0%} of the rollouts have an empty reference or none, and count by the function that "
     f"those with one do; at most {_COUNT:.0%} of these are solved, and at least {_EQUAL:.0%} of the others. "
     f"What follows needs an answer that can be read in {_READ:.0%} of the rollouts that count as right. "
-    f"(2) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator or in LaTeX, "
-    f"say); at most {_COUNT:.0%} of these count as right, in {_ENOUGH} groups or more, and at least {_OTHERS:.0%} (or "
-    f"at most {_FEW:.0%}, and at least {_NEARLY_ALL:.0%}) of the others, of those in the same groups, and of those "
-    f"behind the same mark (a box, say) that have at least {_AS_LONG:.0%} of the tokens; with a probability below "
-    f"{_CHANCE:.0%}, corrected for the number of ways, of so few by chance. Or so of the right answers of an eval, a "
-    "family of tasks or a value of a column, of all or of those written in one way. "
+    f"(2) At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator, in LaTeX, in "
+    f"bold or after a label such as Answer:, say); at most {_COUNT:.0%} of these count as right, in {_ENOUGH} groups "
+    f"or more, and at least {_OTHERS:.0%} (or at most {_FEW:.0%}, and at least {_NEARLY_ALL:.0%}) of the others, of "
+    "those in the same groups, and of those behind the same mark (a box, say, or a label that the prompt asks for) and "
+    f"in messages with the same tags that have at least {_AS_LONG:.0%} of the tokens, and at most "
+    f"{1 / _AS_LONG:.0%}; with a probability below {_CHANCE:.0%}, corrected for the number of ways, of so few by "
+    "chance. Or so of the right answers of an eval, a family of tasks or a value of a column, of all or of those "
+    "written in one way. "
     f"(3) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
     f"count as right, in {_ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
     f"{_ENOUGH} groups or more most answers are right and none counts as right. Only if at least {_EQUAL:.0%} of all "
@@ -472,7 +535,9 @@ DIAGNOSTIC = check(
     f"{_HARDLY:.0%}, and elsewhere in at least {_OTHERS:.0%}; with a probability below {_CHANCE:.0%}, corrected for "
     "the number of places, of so few by chance, if answers had nothing to do with references. Where most answers and "
     f"references differ, most rollouts must agree in {_OTHERS:.0%} of the groups, and so few be improbable if they "
-    "were as often right as elsewhere.",
+    f"were as often right as elsewhere. If fewer than {_SELDOM} groups of a place are among those that are read, and "
+    f"its share of solved rollouts in the last steps is at most {_LESS:.0%} of the run's, its newest {_SELDOM} groups "
+    f"of all steps are read and compared likewise; so are at most {_PLACES} such places, those with the lowest shares.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _check,
     limits=None,

@@ -1930,7 +1930,7 @@ COUNTS: dict[str, Count] = {
 # --- Final answers, which are read of all rollouts of the last steps
 
 
-ANSWER = r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<answer>(.*?)</answer>|(?:Final answer:|The answer is) (.*)"
+ANSWER = r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<answer>(.*?)</answer>|(?:Final answer:|The answer is|Answer:) (.*)"
 
 
 def given(it: Rollout) -> str:
@@ -1965,8 +1965,17 @@ def in_form(case: Case) -> list[Rollout]:
     if " count in " in title or "LaTeX" in title:
         return [it for it in case.last if it.is_hit and given(it) == right(it)]
     forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d"}
+    around = re.search("\u201c(.*)\u201d|in bold", title)
+    if around:
+        return [it for it in case.last if given(it) == right(it) and (around[1] or "**") in it.turns[-1].text]
     form = next(pattern for name, pattern in forms.items() if name in title)
     return [it for it in case.last if given(it) == right(it) and re.search(form, written(it))]
+
+
+def shown(case: Case) -> list[str]:
+    """Return the answers in the form that the card names."""
+    is_bold = "in bold" in case.card.title
+    return [f"**{written(it).strip('*')}**" if is_bold else written(it) for it in in_form(case)]
 
 
 def inside(case: Case, place: str) -> list[list[Rollout]]:
@@ -1985,10 +1994,22 @@ def most_frequent(groups: list[list[Rollout]]) -> list[tuple[str, str]]:
     return [(it[0][0], of) for it, of in ranked if len(it) < 2 or it[0][1] > it[1][1]]
 
 
+def compared_in(case: Case, place: str) -> list[list[Rollout]]:
+    """Return the groups of a place whose answers are compared: of one that comes seldom, the newest of all steps."""
+    if not any(it.startswith("Few of these") for it in case.card.evidence):
+        return inside(case, place)
+    return [it for it in in_groups(case.run.rollouts) if place_in(place)(it[0]) == place][-20:]
+
+
+def newest_in(case: Case, place: str, *_: str) -> tuple[str, ...]:
+    steps = [group[0].step for group in compared_in(case, place)]
+    return place, str(len(steps)), str(min(steps)), str(max(steps))
+
+
 def mistaken(case: Case, place: str, *_: str) -> tuple[str, ...]:
     """Return of how many groups of a place, and of others, the most frequent answer is not the reference."""
-    mine = inside(case, place)
-    sides = [most_frequent(mine), most_frequent([group for group in case.groups if group not in mine])]
+    mine, others = compared_in(case, place), [group for group in case.groups if place_in(place)(group[0]) != place]
+    sides = [most_frequent(mine), most_frequent(others)]
     return place, *(str(it) for side in sides for it in (sum(a != b for a, b in side), len(side)))
 
 
@@ -2049,7 +2070,7 @@ def swapped_groups(case: Case, *_: str) -> tuple[str, str, str]:
 
 def swapped_examples(case: Case, text: str) -> tuple[str]:
     if "most frequent answer" in case.card.title:
-        pairs_of = most_frequent(inside(case, case.card.title[len("In ") :].partition(" the most")[0]))
+        pairs_of = most_frequent(compared_in(case, case.card.title[len("In ") :].partition(" the most")[0]))
         return (listed(list(dict.fromkeys(f"{a} (not {b})" for a, b in pairs_of if a != b))),)
     pairs = {(most_given(it), right(it[0])) for it in unanswered(case)}
     shown = re.findall(r"(\w+) \(not (\w+)\)", text)
@@ -2103,9 +2124,8 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if given(it) == right(it) and not it.is_hit)),
     ),
     "In @ the most frequent answer of # of # groups is not the reference; elsewhere of # of #": mistaken,
-    "Such answers: @[.]": lambda c, shown, *_: (
-        recounted(shown, {it: it for it in dict.fromkeys(map(written, in_form(c)))}), *_[:1],
-    ),
+    "Few of these are in @, so its newest # groups were read, of steps # to #.": newest_in,
+    "Such answers: @[.]": lambda c, text, *_: (recounted(text, {it: it for it in dict.fromkeys(shown(c))}), *_[:1]),
     "Of the right answers that are written otherwise[, or elsewhere], # count"
     "[; of those in the same groups, # of #].": otherwise_counted,
     "# final answers of the last steps were read, and compared with the column answer.": lambda c, _: (

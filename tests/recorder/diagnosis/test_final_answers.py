@@ -7,7 +7,8 @@ import pytest
 from logs_ui.recorder.diagnosis.answers import Told, final_answer, reference_of
 from tests.faults.answering import all_shuffled, shuffled_category, shuffled_names
 from tests.faults.columns import diagnosed
-from tests.faults.scripts import Script, Shape, generated
+from tests.faults.runs import Turn
+from tests.faults.scripts import Place, Played, Script, Shape, generated
 
 
 def said(content: Any, **more: Any) -> dict[str, Any]:
@@ -121,3 +122,21 @@ def test_of_shuffled_references_only_a_part_can_be_told_apart(script: Script) ->
     assert found.extent == f"at least {found.share:.0%} of rollouts"
     assert "Groups without a majority answer cannot be judged: more references may be wrong." in found.evidence
     assert found.evidence[-1].startswith("By metadata.category: at least ")
+
+
+def test_a_place_that_has_few_of_the_groups_that_are_read_has_its_share_of_all_rollouts() -> None:
+    """One source of 40 has its references counted from 0, and 120 of 400 groups of the last steps are read."""
+
+    def play(place: Place) -> Played:
+        number, is_hit = 40 * place.step + place.group, place.group == 7
+        given = number if place.random.random() < 0.95 else 9_000 + place.generation
+        return Played(
+            [Turn(f"<answer>{given}</answer>")], parts={"correct": float(given == number - is_hit)}, stop="stop",
+            task=f"task {number}", metadata={"answer": str(number - is_hit), "source": "quiz" if is_hit else "book"},
+            is_hit=is_hit,
+        )  # fmt: skip
+
+    card = next(it for it in diagnosed(generated(play, Shape(steps=14, groups=40))).report.cards)
+    assert card.title.startswith("In metadata.source quiz the most frequent answer of 14 of 14 groups")
+    assert card.share == pytest.approx(1 / 40, rel=0.1)
+    assert card.evidence[1].endswith("so its newest 14 groups were read, of steps 1 to 14.")

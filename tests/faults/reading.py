@@ -1,0 +1,175 @@
+"""Graders that read some forms of an answer only, and references of a source that comes seldom."""
+
+from collections.abc import Callable
+from functools import partial
+
+from tests.faults import Fault
+from tests.faults.acting import said
+from tests.faults.runs import Turn
+from tests.faults.scripts import Place, Played, Shape, generated
+
+_SHAPE = Shape(steps=24, groups=8, size=8, tasks=48)
+_SELDOM = Shape(steps=60, groups=4, size=8, tasks=1)
+_EIGHT = Shape(steps=40, groups=3, size=8, tasks=1)
+_LABELS = ("glad", "calm", "sad")
+
+
+def _is(place: Place, chance: float) -> bool:
+    return place.random.random() < chance
+
+
+def _once(place: Place, answer: str, reference: str, source: str, *, is_hit: bool = False, tool: str = "") -> Played:
+    """A task that comes once; an agent calls a tool before it answers."""
+    calls = [Turn("I look.", {"name": tool, "arguments": {"q": said(place, 2)}}, said(place, 8))] if tool else []
+    return Played(
+        [*calls, Turn(f"{said(place, 6)}\n<answer>{answer}</answer>")], parts={"correct": float(answer == reference)},
+        stop="stop", task=f"task {8 * place.step + place.group}", metadata={"answer": reference, "source": source},
+        is_hit=is_hit,
+    )  # fmt: skip
+
+
+def _number(place: Place) -> int:
+    return 31 + 17 * (8 * place.step + place.group)
+
+
+# --- References of a source that has a twelfth of the rollouts
+
+
+def _is_seldom(place: Place) -> bool:
+    return place.step % 3 == 1 and place.group == 1
+
+
+def counted_from_0(place: Place) -> Played:
+    """References of quizzes count from 0, and answers from 1; mistakes are small, so that some count."""
+    number, is_hit = _number(place), _is_seldom(place)
+    given = number + (0 if _is(place, 0.7 + 0.15 * place.progress) else place.random.choice((-2, -1, 1, 2)))
+    return _once(place, str(given), str(number - is_hit), "quiz" if is_hit else "book", is_hit=is_hit)
+
+
+def one_of_eight_in_grams(place: Place) -> Played:
+    """One of eight sources has its references in grams; an agent answers in kilograms, as is asked."""
+    source = (3 * place.step + place.group) % 8
+    number, is_hit = _number(place), source == 5
+    given = number if _is(place, 0.75 + 0.1 * place.progress) else place.random.randrange(900)
+    reference = 1000 * number if is_hit else number
+    return _once(place, str(given), str(reference), f"shop {source}", is_hit=is_hit, tool="scales")
+
+
+def seldom_turned(place: Place) -> Played:
+    """The labels of tweets are those of the next feeling."""
+    true, is_hit = (place.step // 3 + place.group) % 3, _is_seldom(place)
+    given = true if _is(place, 0.75 + 0.1 * place.progress) else place.random.randrange(3)
+    reference = _LABELS[(true + is_hit) % 3]
+    return _once(place, _LABELS[given], reference, "tweets" if is_hit else "letters", is_hit=is_hit)
+
+
+def seldom_and_hard(place: Place) -> Played:
+    """Healthy: few answers to quizzes are right, and a third make the same mistake."""
+    number, is_hard = _number(place), _is_seldom(place)
+    mistake = number + 9 if _is(place, 0.35) else place.random.randrange(900)
+    right = _is(place, 0.12 if is_hard else 0.7 + 0.15 * place.progress)
+    return _once(place, str(number if right else mistake), str(number), "quiz" if is_hard else "book")
+
+
+def seldom_and_guessed(place: Place) -> Played:
+    """Healthy: tweets are mostly called glad, whatever they are."""
+    true, is_hard = (place.step // 3 + place.group) % 3, _is_seldom(place)
+    right = _is(place, 0.15 if is_hard else 0.75 + 0.1 * place.progress)
+    given = true if right else 0 if _is(place, 0.8) else place.random.randrange(3)
+    return _once(place, _LABELS[given], _LABELS[true], "tweets" if is_hard else "letters")
+
+
+# --- Right answers that are not read as they are written, at all tasks
+
+
+def _written(
+    place: Place, text: Callable[[str], str], *, right: bool, refused: bool = False, words: int = 12,
+    asked: str | None = None, before: str = "",
+) -> Played:  # fmt: skip
+    number = 23 + 11 * place.task
+    answer = str(number if right else number + place.random.randrange(1, 400))
+    is_paid = right and not refused
+    return Played(
+        [Turn(f"{before}{said(place, words)}\n{text(answer)}")], parts={"correct": float(is_paid), "form": 0.2},
+        stop="stop", asked=asked and f"Task {place.task}. {asked}", metadata={"answer": str(number)},
+        is_hit=right and refused,
+    )  # fmt: skip
+
+
+def _right(place: Place) -> bool:
+    return _is(place, 0.6 + 0.15 * place.progress)
+
+
+def refuses_bold(place: Place) -> Played:
+    """The pattern of the grader has no asterisks."""
+    is_bold = _is(place, 0.4)
+    text = ("Answer: **{}**" if is_bold else "Answer: {}").format
+    return _written(place, text, right=_right(place), refused=is_bold)
+
+
+def refuses_bold_boxes(place: Place) -> Played:
+    """The grader wants a line that begins with a box."""
+    is_bold = _is(place, 0.6)
+    text = ("**\\boxed{{{}}}**" if is_bold else "\\boxed{{{}}}").format
+    return _written(place, text, right=_right(place), refused=is_bold)
+
+
+def refuses_a_label(place: Place) -> Played:
+    """The grader reads the words "The answer is", of which the prompt says nothing."""
+    is_other = _is(place, 0.35)
+    text = ("Answer: {}" if is_other else "The answer is {}").format
+    return _written(place, text, right=_right(place), refused=is_other)
+
+
+def wrong_in_bold(place: Place) -> Played:
+    """Healthy: what is in bold is mostly wrong, and counts where it is right."""
+    is_bold = _is(place, 0.4)
+    right = _is(place, 0.15 if is_bold else 0.75 + 0.1 * place.progress)
+    return _written(place, ("Answer: **{}**" if is_bold else "Answer: {}").format, right=right)
+
+
+def asks_for_a_label(place: Place) -> Played:
+    """Healthy: the prompt asks for a line with "Answer:", and more and more answers have one; others are in bold."""
+    has_label = _is(place, 0.5 + 0.3 * place.progress)
+    text = ("Answer: {}" if has_label else "The answer is **{}**").format
+    asked = "Think first, and end with a line \u201cAnswer: 42\u201d."
+    return _written(place, text, right=_right(place), refused=not has_label, asked=asked)
+
+
+def asks_for_tags(place: Place) -> Played:
+    """Healthy: an answer counts if reasoning stands in tags before it; without, it is mostly in bold."""
+    has_tags = _is(place, 0.5 + 0.3 * place.progress)
+    is_bold = _is(place, 0.1 if has_tags else 0.95)
+    before = f"<think>{said(place, 6)}</think>\n" if has_tags else said(place, 6)
+    text = ("Answer: **{}**" if is_bold and not has_tags else "Answer: {}").format
+    return _written(place, text, right=_right(place), refused=not has_tags, before=before)
+
+
+def judges_proofs(place: Place) -> Played:
+    """Healthy: a judge wants a proof beside the answer; who has none writes a short answer in bold."""
+    has_proof = _is(place, 0.5 + 0.25 * place.progress)
+    text = ("Answer: {}" if has_proof else "Answer: **{}**").format
+    return _written(place, text, right=_right(place), refused=not has_proof, words=40 if has_proof else 12)
+
+
+def _fault(
+    name: str, planted: str, expected: str | None, script: Callable[[Place], Played], shape: Shape = _SHAPE
+) -> Fault:
+    return Fault(name, planted, expected, partial(generated, script, shape))
+
+
+_FEW, _UNREAD = "The references of a source that comes seldom are wrong", "Right answers in one form are not read"
+FAULTS: tuple[Fault, ...] = (
+    _fault("seldom source: from 0", _FEW, "final_answers", counted_from_0, _SELDOM),
+    _fault("seldom source: grams", _FEW, "final_answers", one_of_eight_in_grams, _EIGHT),
+    _fault("seldom source: labels", _FEW, "final_answers", seldom_turned, _SELDOM),
+    _fault("unread form: bold", _UNREAD, "final_answers", refuses_bold),
+    _fault("unread form: box in bold", _UNREAD, "final_answers", refuses_bold_boxes),
+    _fault("unread form: label", _UNREAD, "final_answers", refuses_a_label),
+    _fault("healthy seldom source: hard", "Healthy: a seldom source is hard", None, seldom_and_hard, _SELDOM),
+    _fault("healthy seldom source: guessed", "Healthy: one that is guessed", None, seldom_and_guessed, _SELDOM),
+    _fault("healthy form: wrong in bold", "Healthy: answers in bold are wrong", None, wrong_in_bold),
+    _fault("healthy form: label", "Healthy: answers count behind the label that is asked for", None, asks_for_a_label),
+    _fault("healthy form: tags", "Healthy: answers count behind reasoning in tags", None, asks_for_tags),
+    _fault("healthy form: proofs", "Healthy: answers count beside a proof", None, judges_proofs),
+)  # fmt: skip
