@@ -73,8 +73,8 @@ def _list_ways(run: Run, every: Rows, name: str) -> Iterator[_Way]:
     reward: Floats = np.concatenate([np.where(np.isfinite(side.reward), side.reward, 0.0) for side in sides])
     for cause in _WAYS:
         hit = np.concatenate([_end_so(side, cause) for side in sides])
-        found = compare(hit.astype(float), is_evaluated, units, strata)
-        if found is None or found.chance is None:
+        difference = compare(hit.astype(float), is_evaluated, units, strata)
+        if difference is None or difference.chance is None:
             continue
         shares, loss, paid = (float(hit[is_evaluated].mean()), float(hit[~is_evaluated].mean())), 0.0, ""
         for among, others in ((is_evaluated, "others there"), (is_evaluated == hit, "others of the training")):
@@ -83,8 +83,8 @@ def _list_ways(run: Run, every: Rows, name: str) -> Iterator[_Way]:
                 loss = max(-pay.value, 0.0) if pay.chance < CHANCE else 0.0
                 paid = f"Mean reward: theirs {figure(pay.chosen)}, {others} {figure(pay.others)}."
                 break
-        more = min(shares[0] - shares[1], found.value)
-        yield _Way(cause, name, rows, trained, shares, more, found.chance, loss, paid)
+        more = min(shares[0] - shares[1], difference.value)
+        yield _Way(cause, name, rows, trained, shares, more, difference.chance, loss, paid)
 
 
 def _check(run: Run) -> Outcome:
@@ -96,11 +96,11 @@ def _check(run: Run) -> Outcome:
         return NotJudged(f"Too few groups of an evaluation, or of the training at most {_NEAR} steps from it.")
     worst = max(ways, key=lambda way: way.more)
     sure = _SURE / max(sum(max(way.shares) > 0 for way in ways), 1)  # what never happens cannot be found by chance
-    found = [way for way in ways if way.more >= least and way.chance < sure and way.loss > 0]
-    if not found:
+    faults = [way for way in ways if way.more >= least and way.chance < sure and way.loss > 0]
+    if not faults:
         why = "; it may be chance, or costs nothing" if worst.more >= least else ""
         return Below(f"{worst.describe()} (threshold: {percent(least)} of rollouts more){why}.")
-    way = max(found, key=lambda way: way.more * way.loss)
+    way = max(faults, key=lambda way: way.more * way.loss)
     rows, trained, every = way.evaluated, way.trained, by_eval[way.name]
     hit, (_, term, column, differs) = _end_so(rows, way.cause), _WAYS[way.cause]
     first, last, count = rows.steps[0], rows.steps[-1], len(rows.steps)
@@ -116,7 +116,7 @@ def _check(run: Run) -> Outcome:
         evidence.append(f"They have at most {most} {column.split('_')[-1]}, those of the training {of_trained}.")
     if way.cause == LossCause.INFRASTRUCTURE:
         evidence += describe_errors(rows.error[hit].tolist())
-    evidence += [f"{other.describe(f' of {other.name}')}." for other in found if other is not way]
+    evidence += [f"{other.describe(f' of {other.name}')}." for other in faults if other is not way]
     names = [links.tasks([way.name], "eval")] * (len(by_eval) > 1)
     return Card(
         id="evaluation_ends",
