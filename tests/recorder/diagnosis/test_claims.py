@@ -27,6 +27,7 @@ from tests.faults.columns import columns, diagnosed, stop_reason
 from tests.faults.policy import RATIO, SAMPLING
 from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.faults.runs import Rollout, Run, Turn
+from tests.support.exhaustive import cases
 
 GENERATED = [fault for fault in (*FAULTS, *UNEXPLAINED) if fault.made is not None]
 SAME = 1e-6
@@ -2278,11 +2279,14 @@ CLAIMS = {re.compile(pattern(template)): count for template, count in COUNTS.ite
 
 
 def mark_variants(faults: Iterable[Fault]) -> list[Any]:
-    """Return them as parameters: the first of each cause is always tried, further variants with `-m exhaustive`."""
-    of_cause = grouped(faults, lambda fault: fault.id.partition(":")[0])
-    further = pytest.mark.exhaustive
+    """Return them as parameters: the first of each cause is always tried, the second with `-m exhaustive`, all with
+    `--exhaustive`.
+    """
+    of_cause = (cases(group, 2) for group in grouped(faults, lambda fault: fault.id.partition(":")[0]))
     return [
-        pytest.param(it, id=it.id, marks=[further] if n else []) for group in of_cause for n, it in enumerate(group)
+        pytest.param(fault, id=fault.id, marks=[pytest.mark.exhaustive] if number == 1 else [])
+        for group in of_cause
+        for number, fault in enumerate(group)
     ]
 
 
