@@ -276,7 +276,7 @@ class OpenRollout(CurrentRow):
             if error is None:
                 self._writer.put(FinishedJob(self._call, self._output, self._metadata, self._end_columns, now_us()))
             else:
-                self._writer.put(FailedJob.of(self._call, error))
+                self._writer.put(FailedJob.of(self._call, error, self._metadata))
                 # The exception decides how the rollout ended, so of the columns for its end only the staleness is
                 # stored.
                 columns = {name: value for name, value in self._end_columns.items() if name == "staleness"}

@@ -15,6 +15,7 @@ from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, chance_limit
 from logs_ui.recorder.diagnosis.prompt_changes import describe_prompt_changes, prompt_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import list_places, percent
+from logs_ui.recorder.vocabulary import Status
 
 _NEARLY_ALL, _RARER = 0.9, 0.25  # of the finding's rollouts are there; as often elsewhere, at most [ours]
 _NAMED = 3  # places; settings
@@ -141,9 +142,11 @@ def columns_of(rows: Rows, labels: Mapping[str, Sequence[str | None]]) -> list[P
             continue
         number = {value_name: place for place, value_name in enumerate(names)}
         codes = np.array([-1 if value is None else number[value] for value in values], np.int64)
+        is_known = (codes >= 0) | (rows.status != Status.ERROR)  # what raised may not have been given its columns
         is_of_group, is_of_task = (
-            bool((distinct(units[units >= 0], codes[units >= 0], count=int(units.max()) + 1) <= 1).all())
+            bool((distinct(units[of], codes[of], count=int(units.max()) + 1) <= 1).all())
             for units in (rows.group, rows.task)
+            for of in [is_known & (units >= 0)]
         )
         if is_of_group or MACHINE.search(name):
             has_tasks = is_of_task and (rows.task >= 0).all()

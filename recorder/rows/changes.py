@@ -176,6 +176,7 @@ def _finished(job: FinishedJob) -> Iterator[Change | RowDraft | None]:
 def _failed(job: FailedJob) -> Iterator[Change | RowDraft | None]:
     attribution = _attribute_unfinished(job.call, job.call.calls)
     end, spelling = _end_of_all(job.call, attribution, job.error), spelling_of(job.call)
+    metadata = {**masked(orjson.loads(job.metadata)), **_traceback(job.trace)}
     yield from _count_lost(job.call, attribution, but=end)
     for index, row in enumerate(attribution.rows):
         ended = job.ended(index) | all_sampled(row)
@@ -184,7 +185,7 @@ def _failed(job: FailedJob) -> Iterator[Change | RowDraft | None]:
             broken = [end]
         if broken and job.status == Status.ERROR:
             ended["stop_reason"] = error_reason(broken[-1])
-        yield encoded(job.call, index, row, unfinished_tokens(row), lambda _: _traceback(job.trace), ended, spelling)
+        yield encoded(job.call, index, row, unfinished_tokens(row), lambda _: metadata, ended, spelling)
 
 
 def _headers(job: HeaderJob) -> Iterator[Change | RowDraft]:

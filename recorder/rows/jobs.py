@@ -129,16 +129,17 @@ class FailedJob(EndedJob, tag="failed"):
     trace: str | None
     status: Status
     returned: int
+    metadata: bytes = b"{}"  # JSON, of a rollout of an explicit run
 
     @classmethod
-    def of(cls, call: RolloutCall, error: BaseException) -> "FailedJob":
+    def of(cls, call: RolloutCall, error: BaseException, metadata: bytes = b"{}") -> "FailedJob":
         """Make the job of an exception. An interrupt aborts the rows; any other exception is their error."""
         status = Status.ERROR if isinstance(error, Exception) else Status.ABORTED
-        return cls(call, error_line(error), trace(error), status, now_us())
+        return cls(call, error_line(error), trace(error), status, now_us(), metadata)
 
     @property
     def size(self) -> int:
-        return len(self.trace or "") + self.call.size
+        return len(self.trace or "") + len(self.metadata) + self.call.size
 
     def without_payload(self) -> "HeaderJob":
         """Keep their error, its traceback, and when it happened."""

@@ -120,12 +120,10 @@ def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
     whole, most = cut.completion_tokens + cut.env_tokens, length or 0.0
     is_shared = bool(((whole >= _FULL * most) & (whole <= most) & (cut.turns > 1)).mean() >= _NEARLY_ALL)
     if is_shared or (recorded == length).mean() >= _NEARLY_ALL:
-        sentence += f"; with what the environment says, all turns have {_span(whole[whole > 0])}" * is_shared
-        rest = (
-            "shorten what the environment says, or allow fewer turns: they share it"
-            if is_shared
-            else "or reward completions that finish within the limit"
-        )
+        rest = "or reward completions that finish within the limit"
+        if is_shared:
+            sentence += f"; with what the environment says, all turns have {_span(whole[np.isfinite(whole)])}"
+            rest = "shorten what the environment says, or allow fewer turns: they share it"
         return f"{sentence}{ends}", f"Raise max_completion_length (now {figure(most)}), {rest}"
     if not len(allowed):
         return f"{sentence}. Their limit is not recorded{ends}", unknown

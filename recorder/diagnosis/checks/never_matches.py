@@ -12,6 +12,7 @@ from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJu
 from logs_ui.recorder.diagnosis.measures import tried
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import listed, percent
+from logs_ui.recorder.vocabulary import Status
 
 _NEVER, _OTHERS = 0.01, 0.15  # of the rollouts are solved: of these tasks at most, of others at least
 _TASKS, _ROLLOUTS, _CHANCE = 5, 30, 0.01  # at least; that so many tasks are unsolved by chance, at most
@@ -138,7 +139,7 @@ def _find_unsolved(run: Run) -> Bools:
 
 def reference_column(rows: Rows, labels: Mapping[str, Sequence[str | None]], chosen: str | None = None) -> str | None:
     """Return the name of the column that most rollouts have of those that are named like a reference answer, or of
-    the chosen one alone, and that is the same within each group; None if there is none.
+    the chosen one alone, and that is the same within each group, but for rollouts that raised; None if there is none.
     """
     candidates = dict[str, tuple[int, int]]()
     for name, values in labels.items():
@@ -146,7 +147,8 @@ def reference_column(rows: Rows, labels: Mapping[str, Sequence[str | None]], cho
         count = sum(value is not None for value in values)
         bare = name.removeprefix("metadata.")
         is_named = rank_of(bare) is not None if chosen is None else bare == chosen
-        is_alike = (distinct(rows.group, codes, count=len(rows.groups.size)) <= 1).all()
+        is_known = np.array([value is not None for value in values]) | (rows.status != Status.ERROR)
+        is_alike = (distinct(rows.group[is_known], codes[is_known], count=len(rows.groups.size)) <= 1).all()
         if is_named and is_alike and 2 * count >= len(rows):
             candidates[name] = count, -(rank_of(bare) or 0)
     return max(candidates, key=candidates.__getitem__, default=None)

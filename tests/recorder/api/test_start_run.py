@@ -204,7 +204,7 @@ def test_many_at_once_in_tasks_and_threads(db: Path, game_url: str) -> None:
 
 def test_an_exception_is_the_rows_and_the_runs(db: Path) -> None:
     def loop() -> None:
-        with start_run(db=db) as run, run.rollout("a") as row:
+        with start_run(db=db) as run, run.rollout("a", metadata={"source": "web"}) as row:
             row.turn("b")
             raise ValueError("lost")
 
@@ -213,6 +213,7 @@ def test_an_exception_is_the_rows_and_the_runs(db: Path) -> None:
     (stored,) = rows_of(db)
     assert (stored["status"], stored["stop_reason"], stored["error"]) == ("error", "exception", "ValueError: lost")
     assert "raise ValueError" in stored["metadata"]["traceback"]
+    assert stored["metadata"]["source"] == "web"
     assert (only_run(db).state, only_run(db).error) == ("failed", "ValueError: lost")
 
 
