@@ -1,7 +1,8 @@
-"""Reads what rollouts measured and which errors they heard, merged by what their lines share."""
+"""Reads what rollouts measured and which errors they had, merged by what their lines share."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 import numpy as np
 
@@ -13,6 +14,7 @@ _READ, _LOOKED = 256, 20  # rollouts, about; errors that are compared, the most 
 _LINES = 50  # errors of a rollout that are compared [ours]
 _LEAST, _MOST, _LENGTH = 3, 12, 200  # words of the beginning of a line; characters [ours]
 _ERROR = re.compile(r"^(?:\w+>|E )?[^\w\n.]*([\w.]*?(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
+_NAMES = "error", "exception"
 # Words on something that was cut.
 _UNIT, _CUT_OFF = r"(?:character|line|token|row|byte)s?", r"(?:truncated|omitted|cut off)"
 _CUTS = (
@@ -26,8 +28,21 @@ _VARYING = re.compile(rf"{_QUOTED}|{_PATH}|(?![\w.]*(?:Error|Exception)\b)[\w#.-
 
 
 def list_errors(rollout: Texts) -> set[str]:
-    """Return the lines of its observations that name an error, without signs before it."""
-    return {line.rstrip() for line in _ERROR.findall(_join_observations(rollout))}
+    """Return the errors in its observations, without signs before them, and those that its actions' metadata names."""
+    lines = {line.rstrip() for line in _ERROR.findall(_join_observations(rollout))}
+    return lines.union(*(_list_named(action.get("metadata")) for action in rollout.actions))
+
+
+def _list_named(value: Any) -> Iterator[str]:
+    """Yield the first lines of texts under the name `error` or `exception`, at any depth."""
+    pending = [value]
+    while pending:
+        part = pending.pop()
+        pending += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
+        texts = [part.get(name) for name in _NAMES] if isinstance(part, dict) else []
+        yield from (
+            text.strip().partition("\n")[0].rstrip() for text in texts if isinstance(text, str) and text.strip()
+        )
 
 
 def list_cuts(rollout: Texts) -> set[str]:
@@ -53,7 +68,7 @@ def read_columns(run: Run, values: Floats) -> tuple[dict[str, Floats], dict[str,
         for name in sorted({name for rollout in texts.values() for name in rollout.metrics})
     }
     return metrics, {
-        f"the share of rollouts that hear \u201c{line}\u201d": np.where(is_read, np.isin(ids, list(of)), np.nan)
+        f"the share of rollouts with the error \u201c{line}\u201d": np.where(is_read, np.isin(ids, list(of)), np.nan)
         for of, line in merge_errors(texts).items()
     }
 

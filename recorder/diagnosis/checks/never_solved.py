@@ -234,7 +234,7 @@ def quote_line(
         return "", ""
     lines = [lines[kind] for lines in sides[0] if kind in lines]
     shares = f"In {counts[kind]} of {len(sides[0])} {words[0]}, and {rest[kind]} of {len(sides[1])} {words[1]}"
-    return kind, f"{shares}, an observation says \u201c{lines[0]}\u201d{', or the like' * (len(set(lines)) > 1)}."
+    return kind, f"{shares}, the environment says \u201c{lines[0]}\u201d{', or the like' * (len(set(lines)) > 1)}."
 
 
 def _list_lines(texts: Texts) -> list[str]:

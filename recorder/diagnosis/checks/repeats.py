@@ -27,7 +27,7 @@ from logs_ui.recorder.diagnosis.tables.movement import (
     logged,
 )
 from logs_ui.recorder.diagnosis.waterfall import has_cause, judged
-from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
 from logs_ui.recorder.vocabulary import LOOP, REPEATS, LossCause, StopReason
 
 _LOOPING, _OUT_OF_TURNS = 0.1, 0.2
@@ -35,6 +35,7 @@ _FELL = 0.1  # of the range of rewards [ours]
 _SHARE = 0.1
 _COMPRESSION, _WORDS, _TRIGRAMS = 10.0, 0.25, 0.5
 _HALF = 0.5
+_LIMITS, _LONGEST = 3, 95  # numbers of turns that may be limits; percentile of the turns of others [ours]
 _ALIKE = 0.75  # of a group's completions are duplicates: of 8, at most 2 are unlike any other
 _DEAD = 0.8  # of such groups have zero variance; else equal completions are not the reason
 _FAILED = 0.25  # of the groups: if nearly all are solved, a deterministic policy has learned them
@@ -99,6 +100,12 @@ def _check_turns(run: Run) -> Outcome:
         lacking = too_few(rows.stop_reason != StopReason.NOT_RECORDED, "a recorded end")
         why = ["their lost reward is counted under loops"] if cost <= 0 else []
         return lacking or quiet(share, "of rollouts run out of turns", limit, *why)
+    if not _is_limited(rows, ended):
+        least, most = (figure(float(end(rows.turns[ended]))) for end in (np.nanmin, np.nanmax))
+        return Below(
+            f"{exact_percent(share)} of rollouts stop though the environment would have gone on, after {least} to "
+            f"{most} turns, as others do: no limit of turns shows."
+        )
     turns, repeats = mean(rows.turns[ended]), rows.facts["repeats"]
     alone = mean(np.where(np.isnan(repeats), np.nan, (repeats == 0) & (rows.facts["action_tail"] < 2))[ended])
     # If solvable tasks end in time, the others run out of turns because they are unsolvable.
@@ -128,6 +135,19 @@ def _check_turns(run: Run) -> Outcome:
         own=ended,
         explains=() if is_of_hopeless else ("task_mix", "never_solved", "forgotten"),
     )
+
+
+def _is_limited(rows: Rows, ended: Bools) -> bool:
+    """Return False if the (N,) `ended` rollouts stop after many numbers of turns, and most of them after no more than
+    others of their evals have: whoever stops them, it is no limit of turns.
+    """
+    turns, longest = rows.turns, np.full(len(rows), -np.inf)
+    counts = np.sort(np.unique(turns[ended & np.isfinite(turns)], return_counts=True)[1])
+    for code in np.unique(rows.eval).tolist():
+        others = turns[(rows.eval == code) & ~ended & np.isfinite(turns)]
+        longest[rows.eval == code] = np.percentile(others, _LONGEST) if len(others) else -np.inf
+    # A few limits, of some tasks each, are a few numbers.
+    return bool(counts[-_LIMITS:].sum() >= _HALF * counts.sum() or (turns[ended] >= longest[ended]).mean() >= _HALF)
 
 
 def _were_enough(run: Run, ended: Bools, first: int) -> bool:
@@ -314,7 +334,9 @@ LOOPS = check(
 TURN_LIMIT = check(
     "turn_limit",
     "Turn limit",
-    f"Share of rollouts that ended at the turn limit, above {_OUT_OF_TURNS:.0%}, unless they do as well as the others. "
+    f"Share of rollouts that ended at the turn limit, above {_OUT_OF_TURNS:.0%}, unless they do as well as the others, "
+    f"or no limit shows: the {_LIMITS} most frequent numbers of turns hold less than {_HALF:.0%} of them, and less "
+    f"than {_HALF:.0%} have as many turns as the longest {100 - _LONGEST}% of the others. "
     "The lost reward of those that repeat their actions is counted under loops.",
     needs("why rollouts ended", lambda run: run.rows.stop_reason != StopReason.NOT_RECORDED),
     _check_turns,

@@ -104,7 +104,9 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     has_begun = first is not None and first > every.steps[0]
     if has_begun:
         before = compare(np.where(every.step < first, every.reward, np.nan), there, every.group, strata)
-        if before is not None:
+        if before is not None and before.value <= -least and (before.chance or 1.0) <= SURER:
+            fields |= {"since_step": int(every.steps[0]), "since_range": None}  # all got little then
+        elif before is not None:
             sentences = [f"Before step {first:,} it was {figure(before.chosen)}, of others {figure(before.others)}."]
     sentences += [
         f"{name} is {value} for all rollouts from there since step {since:,}; of others it is {mean_of_others} on "

@@ -1588,10 +1588,10 @@ COUNTS: dict[str, Count] = {
     "None of the # rollouts of [metadata.# ]@ (# tasks) was solved; elsewhere # were": unsolved_place,
     "Solved: @.": lambda c, _: (c.report.scale.success.description,),
     "# of the # rollouts of [metadata.# ]@ (# tasks) were solved; elsewhere # were": rarely_solved_place,
-    "In # of # {of them|rollouts from there} that were read, and # of # others, an observation says \u201c@\u201d.": (
+    "In # of # {of them|rollouts from there} that were read, and # of # others, the environment says \u201c@\u201d.": (
         told_error
     ),
-    "In # of # {of them|rollouts from there} that were read, and # of # others, an observation says \u201c@\u201d, or "
+    "In # of # {of them|rollouts from there} that were read, and # of # others, the environment says \u201c@\u201d, or "
     "the like.": lambda c, *groups: told_error(c, *groups, varies=True),
     "Exactly one of # rollouts is solved in # of # groups[ of [metadata.# ]@]": one_solved,
     "Independent rollouts with equal chances give exactly one solved in at most # of groups.": one_of_independent,
@@ -1817,7 +1817,9 @@ COUNTS: dict[str, Count] = {
     "Rollouts score low, and how most of them ended is not recorded, mostly in #: # of the lost reward": of_loss,
     "Over time (steps #\u2013# against #\u2013#): @.": over_time,
     "Over time (steps #\u2013# against #\u2013#, @): @.": over_time,
-    "In low rollouts of # groups: the share of rollouts that hear \u201c@\u201d #, in better ones #.": told_in_groups,
+    "In low rollouts of # groups: the share of rollouts with the error \u201c@\u201d #, in better ones #.": (
+        told_in_groups
+    ),
     "In low rollouts of # groups: @.": in_groups_of,
     "By tasks, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more,
     "By families of tasks, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more,

@@ -229,6 +229,20 @@ def test_truncation_names_the_limit_that_was_hit(columns: dict[str, Any], said: 
     assert "5,000" not in " ".join(found.evidence)
 
 
+@pytest.mark.parametrize(
+    ("turns", "cards"),
+    [
+        (5 + PLACE % 20, []),
+        (np.where(PLACE % 2, 12, 5 + PLACE % 7), ["turn_limit"]),
+        (np.where(PLACE % 4 > 1, 6, 24), ["turn_limit"]),
+    ],
+)
+def test_rollouts_that_stop_after_any_number_of_turns_ran_out_of_none(turns: Any, cards: list[str]) -> None:
+    stop = np.where(PLACE % 2, StopReason.TURN_LIMIT, StopReason.DONE)
+    rows = rows_of(reward=(PLACE + 1) % 2, turns=turns, stop_reason=stop)
+    assert [name for name in ids(diagnose_rows(rows)) if name == "turn_limit"] == cards
+
+
 def test_generations_that_were_cut_in_the_middle_are_told_from_the_end() -> None:
     rows = rows_of(truncated_turns=QUARTER.astype(float), stop_reason=np.where(PLACE == 0, "length", StopReason.DONE))
     found = card(diagnose_rows(rows), "truncation")

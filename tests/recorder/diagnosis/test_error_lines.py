@@ -26,7 +26,7 @@ def test_the_error_that_low_rollouts_of_groups_hear_is_quoted(name: str, line: s
     assert fault.made is not None
     rest = diagnosed(fault.made()).report.scored_low
     assert rest is not None
-    said = [it for it in rest.evidence if "that hear" in it]
+    said = [it for it in rest.evidence if "with the error" in it]
     assert [line in it for it in said if line] == [True] * (line is not None)
 
 
@@ -49,6 +49,12 @@ def test_a_line_that_names_an_error_is_quoted_without_signs_before_it() -> None:
     text = "\n".join([*lines, "json.JSONDecodeError: at 3", "E       AssertionError: no\n"])
     found = list_errors(Texts([], [{"observation": text}]))
     assert found == {"OSError: full", "KeyError", "json.JSONDecodeError: at 3", "AssertionError: no"}
+
+
+def test_an_error_in_metadata_is_read_at_any_depth() -> None:
+    session = {"error": "server at capacity\ntry again", "code": 503}
+    action = {"observation": "ok", "metadata": {"calls": [{"session": session}], "error": "", "exception": 7}}
+    assert list_errors(Texts([], [action])) == {"server at capacity"}
 
 
 def test_what_was_cut_is_quoted_without_what_is_before_it() -> None:
