@@ -46,7 +46,7 @@ class Checked:
 
 @dataclass(frozen=True)
 class Failed:
-    """A user's diagnostic that raised, and the error in one line."""
+    """A diagnostic that raised, and the error in one line."""
 
     id: str
     name: str
@@ -67,7 +67,7 @@ class Report:
         scope: the filter that selects all rollouts that were looked at; each card's `where` includes it.
         warming_up: True if there are not enough rollouts yet to judge; there are no cards then.
         run: the run's id; None for rows that come from no database.
-        failed: the user's diagnostics that raised.
+        failed: diagnostics that raised, the user's or our own.
         sample: for a large run, how many rollouts of which steps were looked at; None if all were.
         unattributed: model and environment calls that belong to no rollout, so that checks cannot see them.
         attributed: the share of all recorded calls that belong to a rollout, 0 to 1.

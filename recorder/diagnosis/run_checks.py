@@ -283,9 +283,9 @@ def guarded(diagnostic: Diagnostic, failed: list[Failed]) -> Diagnostic:
             return None
 
     def look_guarded(run: Run) -> Outcome:
-        if any(failure.id == diagnostic.id for failure in failed):
-            return None
-        return tried(lambda: _check_outcome(diagnostic, diagnostic.look(run)))
+        has_failed = any(failure.id == diagnostic.id for failure in failed)
+        outcome = None if has_failed else tried(lambda: _check_outcome(diagnostic, diagnostic.look(run)))
+        return NotJudged("It failed.") if any(failure.id == diagnostic.id for failure in failed) else outcome
 
     return replace(diagnostic, missing=lambda run: tried(lambda: diagnostic.missing(run)), look=look_guarded)
 

@@ -234,7 +234,7 @@ def _check_length(run: Run) -> Outcome:
         cost=bonus[3] if bonus else run.fall.lost * abs(r) * share,
         evidence=(
             f"Correlation of {name or 'reward'} and tokens within groups: r = {figure(r)}."
-            + (f" It explains {part_of(share)} of the reward's variance." if name else ""),
+            + (f" It explains {part_of(share)} of the reward's variance." if name and share > 0 else ""),
             f"Mean tokens per turn, first to last steps: {figure(grown.before)} \u2192 {figure(grown.after)}.",
             *([f"{name} adds {figure(bonus[3])} more to the reward than at first."] if bonus else []),
         ),

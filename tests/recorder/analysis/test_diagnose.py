@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pandas as pd
@@ -31,6 +32,8 @@ from logs_ui.recorder import (
     start_run,
 )
 from logs_ui.recorder.analysis.diagnose import muted_of, settings_of
+from logs_ui.recorder.diagnosis import DIAGNOSTICS
+from logs_ui.recorder.guard import RAISE_VARIABLE
 from logs_ui.recorder.queries import annotated, find_run, known_values, saved_settings
 from logs_ui.recorder.queries.notebook import Notebook, Subject
 from logs_ui.recorder.storage.changes import Source, SourcesChange
@@ -457,6 +460,19 @@ def test_what_goes_wrong_in_it_is_one_line_and_hides_no_card(db: Path, look: Any
     assert "\n" not in failed.error
     assert report.cards == diagnose("low", db).cards
     assert f"The diagnostic mine failed: {failed.error}" in str(report)
+
+
+def test_a_check_of_our_own_that_fails_costs_no_report(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    every, look = {check.id: check for check in DIAGNOSTICS}, Mock(side_effect=ZeroDivisionError)
+    broken = every | {"truncation": replace(every["truncation"], look=look)}
+    monkeypatch.setattr("logs_ui.recorder.analysis.diagnose.DIAGNOSTICS", tuple(broken.values()))
+    with pytest.raises(ZeroDivisionError):
+        diagnose("low", db)
+    monkeypatch.delenv(RAISE_VARIABLE)
+    report = diagnose("low", db)
+    assert [failed.id for failed in report.failed] == ["truncation"]
+    assert [check.state for check in report.checked if check.id == "truncation"] == ["not_judged"]
+    assert len(report.cards) + len(report.checked) == len(DIAGNOSTICS)
 
 
 def test_two_diagnostics_of_one_name_are_refused(db: Path) -> None:
