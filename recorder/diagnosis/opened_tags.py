@@ -7,8 +7,10 @@ from typing import NamedTuple
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Run, Texts
+from logs_ui.recorder.diagnosis.prompt_changes import prompt_of
 
 _READ, _MOST = 60, 0.9  # completions; the share that must close a tag, of those [ours]
+_HALF = 0.5  # the same, where prompts are known to open it [ours]
 _TAG = re.compile(r"<(/?)(\w+)>")
 
 
@@ -21,8 +23,8 @@ class ClosedTag(NamedTuple):
 
 
 def find_closed_tag(run: Run) -> ClosedTag | None:
-    """Return a tag that nearly all first answers close and none opens: a function that looks for both finds one. None
-    if there is no such tag.
+    """Return a tag that nearly all first answers close (half of them, where prompts end with it) and none opens: a
+    function that looks for both finds one. None if there is no such tag.
     """
     sample = run.sample(np.ones(len(run.all), bool), _READ)
     answers = [_first_answer(texts) for texts in sample.values()]
@@ -32,12 +34,17 @@ def find_closed_tag(run: Run) -> ClosedTag | None:
         closed.update(name for slash, name in tags if slash)
         opened.update(name for slash, name in tags if not slash)
     for name, count in closed.most_common():
-        if not opened[name] and count >= _MOST * len(answers):
-            ends = run.read_prompt_ends(list(sample)).values()
-            opening = sum(end.rstrip().endswith(f"<{name}>") for end in ends)
-            closed_in = f"{count} of {len(answers)} first answers that were read hold </{name}>, and none <{name}>."
-            opened_in = f"{opening} of {len(ends)} prompts that were read end with <{name}>."
-            return ClosedTag(name, (closed_in, opened_in) if opening else (closed_in,), opening > _MOST * len(ends))
+        if opened[name] or count < _HALF * len(answers):
+            continue
+        sent = run.read_prompt_ends(list(sample))
+        # What was sent is not always known; what was asked may show it, too.
+        ends = [[sent.get(row, ""), prompt_of(texts)] for row, texts in sample.items()]
+        opening = sum(any(end.rstrip().endswith(f"<{name}>") for end in both) for both in ends)
+        if max(count, opening) < _MOST * len(answers):
+            continue
+        closed_in = f"{count} of {len(answers)} first answers that were read hold </{name}>, and none <{name}>."
+        opened_in = f"{opening} of {len(ends)} prompts that were read end with <{name}>."
+        return ClosedTag(name, (closed_in, opened_in) if opening else (closed_in,), opening > _MOST * len(ends))
     return None
 
 
