@@ -24,6 +24,7 @@ _OTHER = re.compile(
     r'|\{\s*"(?:name|tool|action|function)"\s*:',
     re.IGNORECASE | re.MULTILINE,
 )
+_NAME = re.compile(r'"name"\s*:\s*"([\w.-]+)"')
 _ADVICE = {
     'a call without "name"': 'Show a whole call in the prompt: its JSON needs "name" and "arguments".',
     "a call whose JSON is broken": "Look at where the JSON of one breaks off, and show a whole call in the prompt.",
@@ -60,6 +61,26 @@ def describe_last_answers(
     evidence = [f"Of {len(ends)} that were read, {parts}.", *([f"One ends with: {example}"] if example else [])]
     advice = of_text if most == _TEXT and of_text else _ADVICE.get(most, otherwise)
     return evidence, advice if count > len(ends) / 2 else otherwise
+
+
+def describe_unparsed(run: Run, affected: Bools, otherwise: str) -> tuple[list[str], str]:
+    """Return the same of all answers but the last of these rollouts in which no action was found, if most hold one
+    kind; and the tool that most of those call.
+    """
+    texts = list[str]()
+    for rollout in run.sample(np.isin(run.all.id, run.rows.id[affected]), _READ).values():
+        last = max((entry["turn"] for entry in rollout.actions), default=0)
+        acted = {entry["turn"] for entry in rollout.actions if entry["action"] is not None} | {last}
+        texts += [entry["text"] for entry in rollout.actions if entry["text"] and entry["turn"] not in acted]
+    kinds = [_end({"role": "assistant", "content": text})[0] for text in texts]
+    most, count = Counter(kinds).most_common(1)[0] if kinds else ("", 0)
+    if 2 * count <= len(texts):
+        return [], otherwise
+    mine = [text for text, kind in zip(texts, kinds, strict=True) if kind == most]
+    called = Counter(name for text in mine for name in set(_NAME.findall(text))).most_common(1)
+    tool = "".join(f"; {number} of these call {name}" for name, number in called if 2 * number > count)
+    evidence = [f"Of {len(texts)} such answers that were read, {count} hold {most}{tool}.", f"One: {_quote(mine[0])}"]
+    return evidence, _ADVICE.get(most, otherwise)
 
 
 def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:

@@ -27,7 +27,7 @@ from logs_ui.recorder.diagnosis.measures import find_empty, mean
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.success import is_outcome, levels
 from logs_ui.recorder.diagnosis.tables.actions import OCCUR, Fallback, fallback_of
-from logs_ui.recorder.diagnosis.unparsed_calls import describe_last_answers
+from logs_ui.recorder.diagnosis.unparsed_calls import describe_last_answers, describe_unparsed
 from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, percent
 from logs_ui.recorder.vocabulary import LossCause, StopReason
@@ -97,7 +97,9 @@ def _check_unparsed(run: Run) -> Outcome:
         where |= {fallback.where: sent > 0}
     is_last, began = ended.sum() >= bad.sum() / 2, above(run.all.by_step(trend), limit)
     of_text = _advise_policy(run, trend, began["since_step"])
-    evidence, advice = describe_last_answers(run, ended, advice, of_text) if is_last else ([], advice)
+    evidence, advice = (
+        describe_last_answers(run, ended, advice, of_text) if is_last else describe_unparsed(run, bad, advice)
+    )
     return Card(
         id="parse_failures",
         title=title,

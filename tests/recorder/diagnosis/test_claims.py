@@ -1453,6 +1453,13 @@ def last_answers(case: Case, *said: Any) -> tuple[Any, ...]:
     return str(counts.total()), *(it for kind in said[2::2] for it in (kind and str(counts[kind]), kind))
 
 
+def unparsed_answers(case: Case, *said: str) -> tuple[str, ...]:
+    """Return of how many answers without an action most are of the kind that is told: of 200 rollouts at most."""
+    mine = [it for it, is_own in case.of_card() if is_own]
+    texts = [turn.text for it in sample(mine, 200) for turn in it.turns[:-1] if turn.text and turn.action is None]
+    return str(len(texts)), str(sum(kind_read(text) == said[2] for text in texts)), said[2]
+
+
 def low_answers(case: Case, *said: str) -> tuple[str, ...]:
     low, better = map(kinds_read, sides_of(case))
     return str(low.total()), str(low[said[2]]), said[2], str(better.total()), str(better[said[2]])
@@ -1489,7 +1496,7 @@ PLAIN = (
     "These steps do not show whether the new tasks ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
-    "No action of theirs was parsed and executed, and no tool call.", "One ends with: ",
+    "No action of theirs was parsed and executed, and no tool call.", "One ends with: ", "One: ",
     "Groups without a majority answer cannot be judged", "It is the sampler's mean of -log p.",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
@@ -1508,6 +1515,7 @@ COUNTS: dict[str, Count] = {
     "Of # low rollouts that were read, # end with @; of # better ones, #.": low_answers,
     "Of # rollouts of all steps that were read, # of those since step # end so, # of those before.": ends_since,
     "Of # that were read, # end with @[, # end with @][, # end with @].": last_answers,
+    "Of # such answers that were read, # hold @.": unparsed_answers,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,
     "# \u00d7#: @.": errors,
@@ -2336,7 +2344,7 @@ def test_last_answers_are_read_where_most_lack_an_action(planted: tuple[Fault, C
         case.card = card
         own = [rollout for rollout, is_own in case.of_card() if is_own]
         lack = sum(rollout.turns[-1].action is None and not is_cut(rollout) for rollout in own)
-        is_read = any("that were read" in sentence for sentence in card.evidence)
+        is_read = any("that were read" in sentence and " end with " in sentence for sentence in card.evidence)
         assert is_read is (2 * lack >= len(own)), card.evidence
 
 
