@@ -19,6 +19,7 @@ from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
 from tests.support.dashboard import dashboard
 from tests.support.earlier import LATER_TABLES, column, emptied, later_columns, taken_back
+from tests.support.exhaustive import cases
 from tests.support.factory import make_run
 from tests.support.site import pages
 
@@ -44,7 +45,7 @@ def answers(address: Address, of: Mapping[str, str]) -> dict[str, tuple[int, str
     }
 
 
-@pytest.mark.parametrize("lost", ["a few", "all"])
+@pytest.mark.parametrize("lost", cases(["all", "a few"], 1))
 def test_every_page_shows_what_it_lacks_as_not_recorded(address: Address, lost: str) -> None:
     filled(address)
     columns = later_columns() if lost == "all" else [column(name) for name in FACTS]

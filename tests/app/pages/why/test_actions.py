@@ -68,13 +68,10 @@ def test_actions_that_are_alike_have_one_name(actions: list[Any], names: list[st
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("search", "search"),
-        ("click …", "click"),
-        ("guess: any number", "guess"),
-        ("op: push", "op: push"),
+        ("search", "search"), ("click …", "click"), ("guess: any number", "guess"), ("op: push", "op: push"),
         ("{x}", None),
     ],
-)
+)  # fmt: skip
 def test_a_kind_is_looked_for_by_words_that_its_actions_have(name: str, words: str | None) -> None:
     assert words_of(name) == words
 
@@ -219,7 +216,7 @@ def test_the_tools_name_is_not_cut_off_by_its_arguments() -> None:
 
 def fill(engine: Engine) -> None:
     """A run of a shell, and one of which no action is known."""
-    make_run(engine, uid=RUN, steps=40, state=RunState.FINISHED)
+    make_run(engine, uid=RUN, steps=20, state=RunState.FINISHED)
     make_run(engine, uid=SILENT, steps=3, state=RunState.FINISHED, seed=1)
     run_id, silent = (queries.find_run(engine, uid).id or 0 for uid in (RUN, SILENT))
     of_silent = select(col(EvaluationRow.id)).where(col(EvaluationRow.run_id) == silent)
@@ -289,7 +286,7 @@ def test_the_template_shows_what_it_is_given_and_how_to_get_what_is_missing(clie
         shown_page.sampled_actions.kinds[0].rollouts.address,
     ):
         assert f'<a href="{escape(address)}"' in html
-    assert re.search(r"[\d,]+ actions of the newest 200 rollouts of steps 1\u201340", html)
+    assert re.search(r"[\d,]+ actions of the newest 200 rollouts of steps 1\u201320", html)
     assert "TimeoutError: the environment did not answer within 30 s" in html
     silent = flat(client.get(f"/runs/{SILENT}/why/actions").text)
     assert "No action was recorded in steps 1\u20133" in silent
