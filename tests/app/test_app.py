@@ -37,6 +37,7 @@ from logs_ui.recorder.queries.search.full_text import search_state
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import EvaluationRow, Run
 from logs_ui.recorder.vocabulary import RunState, Status
+from tests.support.changes import wait_until
 from tests.support.dashboard import add_rollouts, changed, dashboard, first_row, flat, fragment, poll_of, row_ids
 from tests.support.factory import make_run, make_run_at
 
@@ -649,10 +650,7 @@ def test_a_dashboard_leaves_nothing_beside_the_index(tmp_path: Path) -> None:
     path = tmp_path / "a.db"
     make_run_at(path, uid="one", steps=2)
     with dashboard(path) as client:
-        deadline = time.monotonic() + 240
-        while not _is_indexed(path):
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        wait_until(lambda: _is_indexed(path))
         assert client.get("/runs/one/overview").status_code == 200
         assert len([*tmp_path.glob("a.search.db*")]) > 1, "while it reads it"
     assert [it.name for it in tmp_path.glob("a.search.db*")] == ["a.search.db"]
@@ -718,11 +716,8 @@ def test_a_rollout_shows_what_it_waits_for_and_what_was_said_of_it(tmp_path: Pat
 
         player = threading.Thread(target=play)
         player.start()
-        deadline = time.monotonic() + 240
-        while ">waiting</span>" not in (html := client.get(f"/runs/{run.id}/rollouts/1").text):
-            assert time.monotonic() < deadline
-            time.sleep(0.1)
-        assert "shows what was recorded so far" in html
+        wait_until(lambda: ">waiting</span>" in client.get(f"/runs/{run.id}/rollouts/1").text)
+        assert "shows what was recorded so far" in client.get(f"/runs/{run.id}/rollouts/1").text
         let_go.set()
         player.join()
         flush()

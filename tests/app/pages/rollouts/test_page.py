@@ -28,6 +28,7 @@ from logs_ui.recorder.queries.search.index import SearchIndex
 from logs_ui.recorder.storage.database import disposed, writing_engine
 from logs_ui.recorder.storage.sidecars import SEARCH
 from logs_ui.recorder.vocabulary import RunState
+from tests.support.changes import wait_until
 from tests.support.dashboard import dashboard, flat, rollouts_at
 from tests.support.factory import make_run
 
@@ -267,10 +268,7 @@ def test_the_thread_that_fills_the_index_outlives_what_nobody_thought_of(
     monkeypatch.setattr("logs_ui.app.web.background._PATIENCE", 0.01)
     indexer = Indexer(path, Source(path))
     indexer.start()
-    deadline = time.monotonic() + 240
-    while indexer.trouble is None and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert indexer.trouble == "no such tokenizer"
+    wait_until(lambda: indexer.trouble == "no such tokenizer")
     assert indexer._thread.is_alive()
     indexer.stop()
 
@@ -316,10 +314,7 @@ def test_the_thread_that_fills_the_index_lets_pages_go_first_and_keeps_nobody_fr
         assert indexed(path) == 2
         assert SearchIndex(path, source.reading_beside).fill(stopped=iter([False, True]).__next__)
         assert indexed(path) == 4
-    deadline = time.monotonic() + 240
-    while indexed(path) <= 4:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: indexed(path) > 4)
 
 
 def test_a_page_that_never_ends_does_not_keep_the_index_from_being_filled(
@@ -327,12 +322,9 @@ def test_a_page_that_never_ends_does_not_keep_the_index_from_being_filled(
 ) -> None:
     monkeypatch.setattr("logs_ui.app.web.indexer._LONGEST_REST", 0.1)
     source, indexer = indexing
-    deadline = time.monotonic() + 240
     with source.reading():
         indexer.start()
-        while indexed(path) <= 6:
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+        wait_until(lambda: indexed(path) > 6)
 
 
 def test_a_page_that_reads_is_known_until_it_has(engine: Engine, path: Path) -> None:
