@@ -256,6 +256,7 @@ def test_an_action_with_an_error_is_the_same_in_the_tile_and_in_the_table(tmp_pa
     with dashboard(tmp_path / "a.db") as client:
         shown_page = page(client, "latest", "?wait=1")
     tiles = {tile.title: tile for tile in shown_page.tiles}
+    assert (shown_page.tiles[0].remark, float(tiles["Actions per rollout"].text)) == ("2 of 2", 40.0)
     assert (tiles["Actions with an error"].text, tiles["Actions with an error"].remark) == (
         "15%", "12 of 80, newest 2 rollouts",
     )  # fmt: skip

@@ -348,9 +348,12 @@ def test_the_page_says_what_became_of_the_rollouts_and_leads_to_them(
     engine: Engine, client: TestClient, rows: Rows
 ) -> None:
     html = client.get(f"/runs/{RUN}/why/trained?steps=all").text
-    number_by_outcome = counts(outcomes(rows, success=SUCCESS, is_running=False, config=CONFIG))
-    for name, outcome in (("trained on", Outcome.TRAINED), ("masked: truncated", Outcome.TRUNCATED)):
-        assert rollouts_at(engine, links(html)[name]) == number_by_outcome[outcome]
+    number_by_outcome = counts(outcomes(rows, success=Success(), is_running=False, config=CONFIG))
+    lines = page_of(client, f"/runs/{RUN}/why/trained?steps=all").lines
+    assert {line.outcome: line.rollouts for line in lines} == {it: n for it, n in number_by_outcome.items() if n}
+    for line in lines:
+        assert rollouts_at(engine, line.address) == line.rollouts, line.outcome
+        assert unescape(links(html)[line.word.text]) == line.address
     assert f"{number_by_outcome[Outcome.TRAINED]:.0f} of {len(rows)} rollouts" in html
     assert "but the policy is not updating: learning_rate is 0 since step 11." in html
     assert "the KL penalty also applies to rollouts with advantage 0" in html
