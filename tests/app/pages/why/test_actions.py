@@ -10,12 +10,13 @@ from sqlalchemy import Engine, delete, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
+from logs_ui.app.pages.why import actions as why_actions
 from logs_ui.recorder import queries
 from logs_ui.recorder.action_text import written_action
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.action_sample import Played, failure, kind_names, sampled, words_of
-from logs_ui.recorder.diagnosis.tables.actions import habits, looping, tallies
+from logs_ui.recorder.diagnosis.tables.actions import Tally, habits, looping, tallies
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.rows.text_facts import facts
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload
@@ -261,6 +262,23 @@ def test_an_action_with_an_error_is_the_same_in_the_tile_and_in_the_table(tmp_pa
         "15%", "12 of 80, newest 2 rollouts",
     )  # fmt: skip
     assert sum(line.kind.failed for line in shown_page.sampled_actions.kinds) == 12
+
+
+@pytest.mark.parametrize(
+    ("scored", "wins", "sentence"),
+    [
+        ((40, 40), (36, 0), "91% of the unsolved rollouts end without any action, against 0% of the solved ones."),
+        ((40, 40), (0, 36), "91% of the unsolved rollouts end with run  ls, against 0% of the solved ones."),
+        ((40, 40), (20, 16), ""),  # by chance
+        ((40, 40), (0, 0), ""),
+        ((40, 40), (40, 40), ""),
+    ],
+)
+def test_the_last_action_that_is_typical_of_unsolved_rollouts_is_named(
+    scored: tuple[int, int], wins: tuple[int, int], sentence: str
+) -> None:
+    acted, idle = (Tally(value, n, 0.5, n, won) for value, n, won in zip(("run  ls", None), scored, wins, strict=True))
+    assert why_actions._contrast([*zip((acted, idle), wins, strict=True)]) == sentence
 
 
 def test_the_sample_is_of_the_newest_rollouts_and_its_numbers_lead_to_them(client: TestClient, engine: Engine) -> None:

@@ -262,7 +262,7 @@ def test_findings_are_counted_and_one_loss_is_one_figure(name: str) -> None:
     assert f": {unescape(share)} of the lost reward" in unescape(rest)
 
 
-@of(RUNS, 1)
+@of(RUNS, 2)
 def test_the_verdict_is_the_same_sentence_everywhere_in_at_most_30_words(run: Realistic) -> None:
     recording = recorded(run.id)
     sentence = recording.diagnosed.report.verdict.said
