@@ -1,24 +1,23 @@
 """The dashboard on a database of an earlier commit, which lacks columns and tables of today."""
 
 import re
-import time
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 from sqlalchemy import select, update
 from sqlmodel import col
-from starlette.testclient import TestClient
 
-from logs_ui.app.main import create_app
 from logs_ui.app.web.open_database import Source
 from logs_ui.recorder.queries.search.index import catch_up
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.database import disposed, reading_engine, writing_engine
 from logs_ui.recorder.storage.tables import Run
 from logs_ui.recorder.vocabulary import RunState
+from tests.support.changes import wait_until
 from tests.support.dashboard import dashboard
 from tests.support.earlier import LATER_TABLES, column, emptied, later_columns, taken_back
+from tests.support.exhaustive import cases
 from tests.support.factory import make_run
 from tests.support.site import pages
 
@@ -44,7 +43,7 @@ def answers(address: Address, of: Mapping[str, str]) -> dict[str, tuple[int, str
     }
 
 
-@pytest.mark.parametrize("lost", ["a few", "all"])
+@pytest.mark.parametrize("lost", cases(["all", "a few"], 1))
 def test_every_page_shows_what_it_lacks_as_not_recorded(address: Address, lost: str) -> None:
     filled(address)
     columns = later_columns() if lost == "all" else [column(name) for name in FACTS]
@@ -77,9 +76,7 @@ def test_texts_of_one_that_lacks_a_column_are_indexed_while_pages_are_read(
 ) -> None:
     filled(tmp_path / "a.db")
     taken_back(tmp_path / "a.db", [column("run.project")])
-    deadline = time.monotonic() + 240
-    with TestClient(create_app(tmp_path / "a.db"), base_url="http://127.0.0.1") as client:
-        while not (tmp_path / "a.search.db").exists() or client.get("/").status_code != 200:
-            assert time.monotonic() < deadline
+    with dashboard(tmp_path / "a.db") as client:
+        wait_until(lambda: (tmp_path / "a.search.db").exists() and client.get("/").status_code == 200)
         assert {client.get("/").status_code for _ in range(20)} == {200}
     assert "cannot be indexed" not in caplog.text

@@ -3,12 +3,13 @@
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from starlette.testclient import TestClient
 
 from logs_ui.recorder import diagnose, import_run
-from tests.support.dashboard import dashboard, flat
+from tests.support.dashboard import dashboard, flat, fragment
 
 
 @pytest.fixture(scope="module")
@@ -72,13 +73,16 @@ def test_a_pivot_has_no_shares_of_them(pages: TestClient, measure: str) -> None:
     assert f'value="{measure}"' not in pages.get("/runs/one?view=pivot").text
 
 
+def bare(folder: Path, rows: list[dict[str, Any]], mapping: str = "") -> TestClient:
+    """The dashboard of a run of these rows, which have no rewards."""
+    (folder / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (folder / "m.toml").write_text(f'prompt = "question"\ncompletion = "answer"\n{mapping}')
+    import_run(folder / "rows.jsonl", run="bare", mapping=folder / "m.toml", db=folder / "logs-ui.db")
+    return dashboard(folder / "logs-ui.db")
+
+
 def test_a_run_without_rewards_is_not_called_healthy(tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps({"question": f"q{i}", "answer": f"a{i}"}) + "\n" for i in range(40)))
-    mapping = tmp_path / "m.toml"
-    mapping.write_text('prompt = "question"\ncompletion = "answer"\n')
-    import_run(file, run="bare", mapping=mapping, db=tmp_path / "logs-ui.db")
-    client = dashboard(tmp_path / "logs-ui.db")
+    client = bare(tmp_path, [{"question": f"q{i}", "answer": f"a{i}"} for i in range(40)])
     for part in ("why", "overview"):
         page = client.get(f"/runs/bare/{part}").text
         assert "Healthy" not in page, part
@@ -88,19 +92,12 @@ def test_a_run_without_rewards_is_not_called_healthy(tmp_path: Path) -> None:
 
 
 def test_a_finding_of_a_run_without_rewards_is_shown_without_a_mean(tmp_path: Path) -> None:
-    file, mapping = tmp_path / "rows.jsonl", tmp_path / "m.toml"
     rows = [
         {"question": f"q{i}", "answer": f"a{i}", "end": ("length", "stop")[i % 2], "step": i // 32} for i in range(96)
     ]
-    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    mapping.write_text('prompt = "question"\ncompletion = "answer"\nstop_reason = "end"\nstep = "step"\n')
-    import_run(file, run="bare", mapping=mapping, db=tmp_path / "logs-ui.db")
-    client = dashboard(tmp_path / "logs-ui.db")
-    why = client.get("/runs/bare/why?wait=1").text
-    short = client.get(
-        "/runs/bare/overview?seen=undiagnosed", headers={"HX-Request": "true", "HX-Target": "div#overview"}
-    )
-    for page in (why, short.text):
+    client = bare(tmp_path, rows, 'stop_reason = "end"\nstep = "step"\n')
+    why = client.get("/runs/bare/why?wait=1")
+    for page in (why.text, client.get("/runs/bare/overview?seen=undiagnosed", headers=fragment("overview")).text):
         assert "50% of rollouts are truncated at the token limit" in page
         assert "o rollout has a reward" in page
         assert "Mean reward: truncated" not in page

@@ -59,8 +59,8 @@ def stored(address: Address, query: str) -> list[tuple[Any, ...]]:
 
 
 def wait_until(is_so: Callable[[], bool], log: Path = Path(os.devnull)) -> None:
-    """For a minute at most; a failure shows the log."""
-    deadline = time.monotonic() + 60
+    """For four minutes at most; a failure shows the log."""
+    deadline = time.monotonic() + 240
     while not is_so():
         assert time.monotonic() < deadline, log.read_text()
         time.sleep(0.05)

@@ -9,6 +9,7 @@ import sys
 import textwrap
 import urllib.error
 import urllib.request
+from operator import itemgetter
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any
@@ -93,17 +94,11 @@ def recorded(db: Path) -> list[tuple[str, float]]:
 
 def same(ours: list[tuple[str, float]], theirs: list[tuple[str, float]]) -> bool:
     """Whether they are equal. A message has no marks such as </think>, which an untrained model samples, too."""
-    texts = [
-        (one, other)
-        for (one, _), (other, _) in zip(sorted(ours, key=_reward), sorted(theirs, key=_reward), strict=True)
-    ]
-    return sorted(map(_reward, ours)) == pytest.approx(sorted(map(_reward, theirs)), abs=1e-6) and all(
-        one == other for one, other in texts if ">" not in other
+    pairs = zip(sorted(ours, key=itemgetter(1)), sorted(theirs, key=itemgetter(1)), strict=True)
+    return all(
+        reward == pytest.approx(other_reward, abs=1e-6) and (text == other or ">" in other)
+        for (text, reward), (other, other_reward) in pairs
     )
-
-
-def _reward(row: tuple[str, float]) -> float:
-    return row[1]
 
 
 SEEN = """

@@ -16,6 +16,7 @@ from tests.faults.runs import Rollout, Run, Turn
 from tests.support.answered import KINDS, record_answers
 from tests.support.axe import check_looks
 from tests.support.dashboard import dashboard, page_of
+from tests.support.exhaustive import cases
 from tests.support.rollouts import served_app
 
 BOXED = "after the last \\boxed{"
@@ -137,14 +138,17 @@ def test_a_column_that_is_set_counts_on_every_page(client: TestClient, runs: dic
 
 @pytest.mark.parametrize(
     ("kind", "address", "answers"),
-    [
-        ("math", "/rollouts/2", ["741"]),
-        ("coding", "/rollouts/{0}", ["I have changed `forms_0.py`: all tests pass."]),
-        ("math", "/compare?a=1&b=2", ["40", "741"]),
-        ("coding", "/compare?a={0}&b={1}", ["I have changed `forms_0.py`: all tests pass."]),
-        ("math", "/groups/1", ["40", "741"]),
-        ("math", "", ["266"]),
-    ],
+    cases(
+        [
+            ("math", "/compare?a=1&b=2", ["40", "741"]),
+            ("math", "/groups/1", ["40", "741"]),
+            ("math", "", ["266"]),
+            ("math", "/rollouts/2", ["741"]),
+            ("coding", "/rollouts/{0}", ["I have changed `forms_0.py`: all tests pass."]),
+            ("coding", "/compare?a={0}&b={1}", ["I have changed `forms_0.py`: all tests pass."]),
+        ],
+        4,
+    ),
 )
 def test_answers_are_found_without_scrolling(
     page: Page, base: str, runs: dict[str, str], firsts: dict[str, int], kind: str, address: str, answers: list[str]

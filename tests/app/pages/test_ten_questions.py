@@ -2,8 +2,9 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
+from operator import itemgetter
 from statistics import fmean
 from typing import Any
 
@@ -167,11 +168,59 @@ def test_ten_questions_take_three_clicks_each_and_are_answered(
     expect(page.locator("#where")).to_have_value("stop:length")
 
 
-Read = Callable[[str], tuple[Person, Recorded]]
+ADMIN = "shopping_admin"
+Question = tuple[str, Sequence[str], str, Callable[[Recorded], str]]
+"""A run, what is clicked from its Overview, where the answer stands, and a pattern of it, by the truth."""
+TWO_CLICKS: dict[str, Question] = {
+    "is all well?": ("coding-healthy", [], "#overview", lambda _: "Healthy"),
+    "which family of three thousand tasks fails?": (
+        "web-regressed", ["Why", "#by-places > summary"], "#by-places",
+        lambda run: rf"solved in webarena/{ADMIN}/ \d+% {100 * solved_of(run)[ADMIN]:.0f}%",
+    ),
+    "which tasks are never solved?": (
+        "web-regressed", ["Why", "Tasks"], "main",
+        lambda _: f"(?=.*0 never solved).*webarena/{ADMIN}/ regressed since step 21",
+    ),
+    "how many groups teach nothing?": (
+        "web-regressed", ["Groups"], "main",
+        lambda run: f"{100 * fmean(map(is_dead, by('group', run.truth.rollouts).values())):.0f}% zero variance",
+    ),
+    "what do failing rollouts have that others have not?": (
+        "tools-truncated", ["Why", "#by-groups > summary"], "#by-groups", lambda _: r"truncated 0% \d+%",
+    ),
+    "at what length are answers cut off?": (
+        "mix-two", ["Why"], "main",
+        lambda run: "Truncated generations have {} tokens \\(all of them\\)".format(
+            *{it["cut_tokens"] for it in run.last_steps if it["truncated"]}
+        ),
+    ),
+    "which environment of a mix is behind?": (
+        "mix-two", ["Why", "#by-places > summary"], "#by-places tbody tr",
+        lambda run: f"solved in {min(solved_of(run), key=solved_of(run).__getitem__)}/",
+    ),
+    "which function has most left to gain?": (
+        "mix-two", ["Why", "Reward functions"], "main",
+        lambda run: "{} has most left to gain \\({:.3f}\\)".format(*max(gains(run).items(), key=itemgetter(1))),
+    ),
+    "did TRL do the arithmetic that its arguments ask for?": (
+        "async-healthy", ["Why", "Audit"], "main",
+        lambda run: f"Advantages {sum(it['advantage'] is not None for it in run.last_steps)} none",
+    ),
+}  # fmt: skip
+
+
+def solved_of(run: Recorded) -> dict[str, float]:
+    """Return the share that is solved of each family in the last steps."""
+    return {family: fmean(it["solved"] for it in mine) for family, mine in by("family", tried(run.last_steps)).items()}
+
+
+def gains(run: Recorded) -> dict[str, float]:
+    values = {name: [(it["values"] or {}).get(name) for it in run.last_steps] for name in run.truth.weights}
+    return {name: 1 - fmean(value for value in mine if value is not None) for name, mine in values.items()}
 
 
 @pytest.fixture
-def read(page: Page) -> Iterator[Read]:
+def read(page: Page) -> Iterator[Callable[[str], tuple[Person, Recorded]]]:
     """Return what opens the Overview of a realistic run."""
     with ExitStack() as servers:
 
@@ -184,92 +233,27 @@ def read(page: Page) -> Iterator[Read]:
         yield begin
 
 
-def test_is_all_well_is_answered_at_once(read: Read) -> None:
-    reader, _ = read("coding-healthy")
-    expect(reader.page.locator("#overview")).to_contain_text("Healthy")
+@pytest.mark.parametrize("question", TWO_CLICKS)
+def test_ten_more_take_two_clicks_from_overview(read: Callable[[str], tuple[Person, Recorded]], question: str) -> None:
+    name, clicks, place, answer = TWO_CLICKS[question]
+    reader, run = read(name)
+    for what in clicks:
+        if what.startswith("#"):
+            reader.click(reader.page.locator(what))
+        else:
+            reader.tab(what)
+    assert re.search(answer(run), reader.text(place))
 
 
-def test_which_family_of_three_thousand_tasks_fails(read: Read) -> None:
-    reader, run = read("web-regressed")
-    reader.tab("Why")
-    reader.click(reader.page.locator("#by-places > summary"))
-    late = [it for it in tried(run.last_steps) if it["task"].startswith("webarena/shopping_admin/")]
-    share = fmean(it["solved"] for it in late)
-    assert re.search(rf"solved in webarena/shopping_admin/ \d+% {100 * share:.0f}%", reader.text("#by-places"))
-
-
-def test_what_failing_rollouts_have_that_others_have_not(read: Read) -> None:
-    reader, _ = read("tools-truncated")
-    reader.tab("Why")
-    reader.click(reader.page.locator("#by-groups > summary"))
-    assert re.search(r"truncated 0% \d+%", reader.text("#by-groups"))
-
-
-def test_at_what_length_answers_are_cut_off(read: Read) -> None:
-    reader, run = read("mix-two")
-    reader.tab("Why")
-    cut = [it for it in run.last_steps if it["truncated"]]
-    assert {it["cut_tokens"] for it in cut} == {128}
-    assert "Truncated generations have 128 tokens (all of them)" in reader.text()
-
-
-def test_which_environment_of_a_mix_is_behind(read: Read) -> None:
-    reader, run = read("mix-two")
-    reader.tab("Why")
-    reader.click(reader.page.locator("#by-places > summary"))
-    shares = {
-        family: fmean(it["solved"] for it in tried(rollouts))
-        for family, rollouts in by("family", run.last_steps).items()
-    }
-    worst = min(shares, key=lambda family: shares[family])
-    assert f"solved in {worst}/" in reader.text("#by-places tbody tr")
-
-
-def test_how_many_groups_teach_nothing(read: Read) -> None:
-    reader, run = read("web-regressed")
-    reader.tab("Groups")
-    groups = by("group", run.truth.rollouts).values()
-    assert f"{100 * fmean(map(is_dead, groups)):.0f}% zero variance" in reader.text()
-
-
-def test_which_function_has_most_left_to_gain(read: Read) -> None:
-    reader, run = read("mix-two")
-    reader.tab("Why")
-    reader.tab("Reward functions")
-    gains = {
-        name: 1 - fmean(value for it in run.last_steps if (value := (it["values"] or {}).get(name)) is not None)
-        for name in ("math_correct", "web_success", "code_tests")
-    }
-    most = max(gains, key=lambda name: gains[name])
-    assert f"{most} has most left to gain ({gains[most]:.3f})" in reader.text()
-
-
-def test_what_the_worst_rollouts_of_the_last_step_are(read: Read) -> None:
+def test_what_the_worst_rollouts_of_the_last_step_are(read: Callable[[str], tuple[Person, Recorded]]) -> None:
     reader, run = read("shaped-healthy")
     box = reader.page.locator("#plot-reward .u-over").bounding_box()
     assert box
     reader.page.locator("#plot-reward .u-over").click(position={"x": box["width"] - 1, "y": 20})
     reader.page.wait_for_url(re.compile(r"step"))
     last = max(it["step"] for it in run.truth.rollouts)
-    count = sum(it["step"] == last for it in run.truth.rollouts)
-    expect(reader.page.locator("#found strong").first).to_have_text(str(count))
+    rewards = sorted(it["reward"] for it in run.truth.rollouts if it["step"] == last)
+    expect(reader.page.locator("#found strong").first).to_have_text(str(len(rewards)))
     reader.click(reader.page.locator("th a", has_text="Reward"))
     shown = [float(it.replace("\N{MINUS SIGN}", "-")) for it in reader.page.locator("td.reward").all_inner_texts()[:3]]
-    rewards = sorted(it["reward"] for it in run.truth.rollouts if it["step"] == last)
     assert shown == pytest.approx(rewards[:3], abs=2e-3)
-
-
-def test_which_tasks_are_never_solved(read: Read) -> None:
-    reader, _ = read("web-regressed")
-    reader.tab("Why")
-    reader.tab("Tasks")
-    assert "0 never solved" in reader.text()
-    assert "webarena/shopping_admin/ regressed since step 21" in reader.text()
-
-
-def test_whether_trl_did_the_arithmetic_that_its_arguments_ask_for(read: Read) -> None:
-    reader, run = read("async-healthy")
-    reader.tab("Why")
-    reader.tab("Audit")
-    count = sum(it["advantage"] is not None for it in run.last_steps)
-    assert f"Advantages {count} none" in reader.text()

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from playwright.sync_api import Page, expect
 
 from logs_ui.app.main import create_app
@@ -20,7 +21,7 @@ def words_of(page: Page) -> int:
     return len(page.locator("main").inner_text().split())
 
 
-@of(RUNS)
+@of(RUNS, 1)
 def test_pages_of_a_realistic_run_have_few_words(run: Realistic, page: Page) -> None:
     found = recorded(run.id)
     page.set_viewport_size({"width": 1440, "height": 900})
@@ -33,6 +34,7 @@ def test_pages_of_a_realistic_run_have_few_words(run: Realistic, page: Page) -> 
     assert {name: count for name, count in words.items() if count > BUDGETS[name]} == {}
 
 
+@pytest.mark.exhaustive
 @of(PAIRS, 1)
 def test_a_comparison_has_few_words(run: Realistic, page: Page) -> None:
     a, b = recorded_pair(run.id, f"{run.kind}-healthy")

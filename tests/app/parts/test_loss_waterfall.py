@@ -1,10 +1,11 @@
-"""The waterfall of lost reward in one line."""
+"""The waterfall of lost reward in one line, and charts stacked by step."""
 
 import math
 
 import pytest
 
 from logs_ui.app.parts.loss_waterfall import Fall, Stair
+from logs_ui.app.parts.step_stacks import Bins
 
 
 def fall(kept: float, *shares: float, mean: float = 0.5) -> Fall:
@@ -26,3 +27,8 @@ def test_the_mean_and_the_causes_fill_the_line(drawn: Fall, bars: list[tuple[flo
 
 def test_without_a_reward_there_is_no_mean() -> None:
     assert (fall(0.4).has_mean, fall(0.0, mean=math.nan).has_mean) == (True, False)
+
+
+def test_two_stacks_have_a_gap_between_them() -> None:
+    first, second = (Bins(1, 2, 1).stack(place, ["a"], [1.0], [("a", "1")], "/") for place in (0, 1))
+    assert (first.bar, second.bar) == ((3.5, 43.0), (53.5, 43.0))

@@ -27,16 +27,12 @@ def test_a_scored_rollout_has_the_word_of_its_end(row: dict[str, Any], word: str
 @pytest.mark.parametrize(
     ("run", "trouble"),
     [
-        ({}, ""),
-        ({"unattributed_errors": {"KeyError": 2}}, ""),
-        ({"unseen_sampling": 3}, "Sampling was not seen"),
+        ({}, ""), ({"unattributed_errors": {"KeyError": 2}}, ""), ({"unseen_sampling": 3}, "Sampling was not seen"),
         ({"unseen_sampling": 3, "unattributed_scoring": 1}, "Unattributed calls"),
-        ({"unattributed_calls": 1}, "Unattributed calls"),
-        ({"unattributed_calls": 1, "dropped": 2}, "Recorder errors"),
-        ({"dropped_payloads": 2}, "Recorder errors"),
-        ({"last_recorder_error": "OSError: full"}, "Recorder errors"),
+        ({"unattributed_calls": 1}, "Unattributed calls"), ({"unattributed_calls": 1, "dropped": 2}, "Recorder errors"),
+        ({"dropped_payloads": 2}, "Recorder errors"), ({"last_recorder_error": "OSError: full"}, "Recorder errors"),
     ],
-)
+)  # fmt: skip
 def test_the_first_trouble_of_a_run_is_named(run: dict[str, Any], trouble: str) -> None:
     assert words.trouble(Run(**run)) == trouble
 
@@ -44,13 +40,9 @@ def test_the_first_trouble_of_a_run_is_named(run: dict[str, Any], trouble: str) 
 @pytest.mark.parametrize(
     ("order", "rises"),
     [
-        ("newest", False),
-        ("oldest", True),
-        ("lowest-reward", True),
-        ("longest", False),
-        ("turns", True),
+        ("newest", False), ("oldest", True), ("lowest-reward", True), ("longest", False), ("turns", True),
         ("-turns", False),
     ],
-)
+)  # fmt: skip
 def test_an_order_rises_if_the_lowest_is_on_top(order: str, *, rises: bool) -> None:
     assert words.rises(read_sort(order)) == rises

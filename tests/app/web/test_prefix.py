@@ -39,12 +39,12 @@ def kind(address: str) -> str:
     return re.sub(r"\d+", "N", path.removeprefix(PREFIX)) + "?" + names
 
 
-@pytest.mark.parametrize("cut", [True, False], ids=["a proxy that cuts it off", "one that does not"])
-def test_every_address_of_every_page_begins_with_the_prefix(client: TestClient, cut: bool) -> None:  # noqa: FBT001
+def test_every_address_of_every_page_begins_with_the_prefix(client: TestClient) -> None:
+    """Whether a proxy cuts it off, as of every other page, or not."""
     waiting, seen = [PREFIX + "/"], set[str]()
-    while waiting and len(seen) < MOST:
+    for number in range(MOST):
         address = waiting.pop(0)
-        answer = client.get(address.removeprefix(PREFIX) if cut else address, follow_redirects=False)
+        answer = client.get(address.removeprefix(PREFIX) if number % 2 else address, follow_redirects=False)
         if answer.is_redirect:
             waiting.append(answer.headers["location"])
             continue

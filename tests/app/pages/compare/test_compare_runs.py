@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 from hypothesis import given
 from hypothesis import strategies as st
+from markupsafe import escape
 from sqlalchemy import Engine, select, update
 from sqlalchemy.orm import Session
 from sqlmodel import col
@@ -21,6 +22,7 @@ from logs_ui.app.pages.compare import run_differences, run_tasks
 from logs_ui.app.pages.compare.run_curves import Axis, make_chart
 from logs_ui.app.pages.compare.run_differences import comparisons, working_trees
 from logs_ui.app.pages.compare.run_tasks import group_sizes, make_table
+from logs_ui.app.web import urls
 from logs_ui.recorder import queries
 from logs_ui.recorder.queries import CurvePoint, GroupResult
 from logs_ui.recorder.storage.changes import Source, SourcesChange
@@ -73,6 +75,8 @@ def test_two_runs_are_on_the_same_axes(client: TestClient) -> None:
     assert [len(of_run.split()) for of_run in re.findall(r'data-steps="([\d ]+)"', html)] == [12, 6]
     for text in ("goes from", "run one-aaaa", "Show as table"):
         assert text in html
+    outlines = page(client, A, B).outlines
+    assert all(f'{urls.why(uid)}">{escape(outlines[uid].verdict.said)}' in html for uid in (A, B))
 
 
 @pytest.mark.parametrize(("axis", "figure"), [*zip(Axis, ("mean reward", "kl", "loss"), strict=True)])

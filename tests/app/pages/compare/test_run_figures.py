@@ -78,32 +78,24 @@ def test_the_error_is_that_of_clusters() -> None:
     assert group_estimate.error == pytest.approx(error)
 
 
-def test_of_groups_of_one_the_error_is_the_usual_one() -> None:
-    values = [0.0, 1.0, 0.5, 0.25, 1.0]
-    value_estimate = estimate([(1, value) for value in values])
-    assert value_estimate is not None
-    assert value_estimate.error == pytest.approx(np.std(values, ddof=1) / math.sqrt(5))
-
-
-def test_equal_rollouts_of_a_group_add_no_certainty() -> None:
-    once, eight_times = (estimate([(n, n * value) for value in (0.0, 1.0, 1.0, 0.0)]) for n in (1, 8))
-    assert once is not None
-    assert eight_times is not None
-    assert eight_times.error == pytest.approx(once.error)
-
-
-@pytest.mark.parametrize("groups", [[], [(0, 0.0)]])
-def test_without_rollouts_there_is_no_mean(groups: list[tuple[int, float]]) -> None:
-    assert estimate(groups) is None
-
-
-def test_one_group_has_no_error_and_huge_rewards_do_not_fail() -> None:
-    lone_estimate = estimate([(4, 2.0)])
-    assert lone_estimate is not None
-    assert lone_estimate.error is None
-    huge = estimate([(1, 1e308), (1, -1e308), (1, 1e308)])
-    assert huge is not None
-    assert not math.isfinite(huge.error or 0.0)
+@pytest.mark.parametrize(
+    ("groups", "mean", "error"),
+    [
+        ([], None, None),
+        ([(0, 0.0)], None, None),
+        ([(4, 2.0)], 0.5, None),  # one group has no error
+        ([(1, it) for it in (0.0, 1.0, 0.5, 0.25, 1.0)], 0.55, 0.2),  # of groups of one it is the usual one
+        ([(1, it) for it in (0.0, 1.0, 1.0, 0.0)], 0.5, 3**-0.5 / 2),
+        ([(8, 8 * it) for it in (0.0, 1.0, 1.0, 0.0)], 0.5, 3**-0.5 / 2),  # equal rollouts add no certainty
+        ([(1, 1e308), (1, -1e308), (1, 1e308)], 1e308 / 3, math.inf),
+    ],
+)
+def test_an_error_is_of_as_many_as_there_are_groups(
+    groups: list[tuple[int, float]], mean: float | None, error: float | None
+) -> None:
+    found = estimate(groups)
+    assert (found and found.mean) == pytest.approx(mean)
+    assert (found and found.error) == pytest.approx(error)
 
 
 def groups(**scored: int) -> Mapping[str, list[GroupResult]]:
@@ -191,15 +183,11 @@ def test_what_may_be_chance_has_no_colour_and_the_heads_of_the_runs_no_means(cli
     by_chance = re.findall(r'<tr class="by-chance"><th scope="row" class="task mono">.*?</tr>', html, re.DOTALL)
     assert any(re.search(r'"tone-quiet">[+\u2212]', line) for line in by_chance)
     assert not any(re.search("tone-positive|tone-negative", line) for line in by_chance)
+    lines = [text(line) for line in re.findall(r'<tr[^>]*><th scope="row" class="task mono">.*?</tr>', html, re.DOTALL)]
+    assert any(re.search(r"0\.\d{3} ±0\.\d{3} \d+ ", line) for line in lines)
     heads = html.partition('aria-label="The runs"')[2].partition("</ul>")[0]
     assert "8 steps" in heads
     assert not re.search(r"\d\.\d{3}", heads)
-
-
-def test_each_task_has_its_number_and_error(client: TestClient) -> None:
-    html = flat(client.get("/compare", params={"run": [A, B], "steps": "all"}).text)
-    lines = [text(line) for line in re.findall(r'<tr[^>]*><th scope="row" class="task mono">.*?</tr>', html, re.DOTALL)]
-    assert any(re.search(r"0\.\d{3} ±0\.\d{3} \d+ ", line) for line in lines)
 
 
 def test_functions_are_summed_over_the_newest_rollouts(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,23 +241,20 @@ def test_sums_by_group_are_those_of_the_rows(engine: Engine) -> None:
     sums = [group.sums for of_task in results.values() for group in of_task]
     row = EvaluationRow
     with engine.connect() as db:
-        columns = (col(row.rewards), col(row.turns), col(row.stop_reason), col(row.status))
+        columns = (col(row.rewards), col(row.stop_reason), col(row.status))
         rows = db.execute(select(*columns).where(col(row.run_id) == 1, col(row.mode) == "train")).all()
-    values = [(row.rewards or {}).get("format") for row in rows]
-    assert sum(group_sums["rewards.format"][0] for group_sums in sums if "rewards.format" in group_sums) == sum(
-        group_sums is not None for group_sums in values
-    )
-    assert sum(
-        group_sums["rewards.format"][1] for group_sums in sums if "rewards.format" in group_sums
-    ) == pytest.approx(sum(value or 0.0 for value in values))
-    ended = [row for row in rows if row.status in {"ok", "error"}]
-    assert sum(group_sums["truncated"][0] for group_sums in sums) == len(ended)
-    assert sum(group_sums["truncated"][1] or 0 for group_sums in sums) == sum(
-        group_sums.stop_reason == "length" for group_sums in ended
-    )
-    failed = sum(row.status == "error" for row in rows)
-    assert (failed > 0, sum(group_sums["errors"][0] for group_sums in sums)) == (True, len(ended))
-    assert sum(group_sums["errors"][1] or 0 for group_sums in sums) == failed
+    given = [value for it in rows if (value := (it.rewards or {}).get("format")) is not None]
+    ended = [it for it in rows if it.status in {"ok", "error"}]
+    failed = sum(it.status == "error" for it in rows)
+
+    def total(name: str) -> Any:
+        found = [of_group[name] for of_group in sums if name in of_group]
+        return sum(it[0] for it in found), sum(it[1] or 0 for it in found)
+
+    assert total("rewards.format") == (len(given), pytest.approx(sum(given)))
+    assert total("truncated") == (len(ended), sum(it.stop_reason == "length" for it in ended))
+    assert total("errors") == (len(ended), failed)
+    assert failed > 0
     assert queries.reward_weights(engine, 1) == WEIGHTS
 
 

@@ -1,12 +1,13 @@
 """Where the best and the worst of a group part: the turns by hand, and what the page says of them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from html import unescape
 from pathlib import Path
 from typing import Any
 
 import pytest
+from starlette.testclient import TestClient
 
 from logs_ui.app.pages.groups.best_and_worst import Lens, lens_of
 from logs_ui.app.pages.groups.compare_rollouts_page import align_turn
@@ -158,76 +159,97 @@ def test_without_two_that_have_turns_there_is_none() -> None:
     assert lens((1.0, []), (0.5, ["a"]), (0.0, ["b"])) is None, "the best is not another"
 
 
-def page(path: Path, *rollouts: tuple[float, Sequence[str]], top: float = 1.0) -> tuple[str, list[int]]:
-    """The page of a group of these rewards and answers, as text; the run's highest reward is `top`."""
+GROUPS: dict[str, Sequence[tuple[float, Sequence[str]]]] = {
+    "parted": [(0.0, ["look", "left"]), (1.0, ["look", "right", "stop"])],
+    "shorter": [(0.0, ["look"]), (1.0, ["look", "right"])],
+    "failed": [(0.0, ["a"]), (0.0, ["b"])],
+    "passed": [(1.0, ["a"]), (1.0, ["a"])],
+    "many": [(float(i == 0), [f"a{i}"]) for i in range(20)],
+}
+"""Rewards and answers of each group's rollouts."""
+
+
+@pytest.fixture(scope="module")
+def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("groups") / "a.db"
     with start_run("a run", db=path) as run:
-        with run.rollout(ASK, group="other") as row:
-            row.turn("x")
-        row.score(top)
-        for i, (reward, answers) in enumerate(rollouts):
-            with run.rollout(ASK, group="g", generation=i) as row:
-                for number, answer in enumerate(answers):
-                    row.turn(answer, action={"do": answer}, observation=f"{answer} is done", reward=float(number))
-            row.score(reward)
-    ids = [int(row_id) for row_id in load_run(db=path)["id"]][1:]
-    with dashboard(path) as client:
-        response = client.get(f"/runs/latest/groups/{ids[0]}")
-    assert response.status_code == 200
-    return response.text, ids
+        for name, rollouts in GROUPS.items():
+            for i, (reward, answers) in enumerate(rollouts):
+                with run.rollout(ASK, group=name, generation=i) as row:
+                    for number, answer in enumerate(answers):
+                        row.turn(answer, action={"do": answer}, observation=f"{answer} is done", reward=float(number))
+                row.score(reward)
+    return path
 
 
-def text_of(html: str) -> str:
+@pytest.fixture(scope="module")
+def client(db: Path) -> Iterator[TestClient]:
+    with dashboard(db) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def ids(db: Path) -> dict[str, list[int]]:
+    rows = load_run(db=db)
+    return {
+        name: [int(it) for it, group in zip(rows["id"], rows["group"], strict=True) if name in group] for name in GROUPS
+    }
+
+
+def text_of(client: TestClient, row_id: int) -> str:
+    """What the page of a group says of its best and its worst."""
+    html = client.get(f"/runs/latest/groups/{row_id}").text
     panel = re.search(r'<details class="lens".*?\n</details>', html, re.DOTALL)
     return " ".join(unescape(re.sub(r"<[^>]+>", " ", panel[0] if panel else "")).split())
 
 
-def test_the_page_says_where_and_leads_to_the_whole_comparison(tmp_path: Path) -> None:
-    worst, best = ["look", "left"], ["look", "right", "stop"]
-    html, (low, high) = page(tmp_path / "a.db", (0.0, worst), (1.0, best))
-    text = text_of(html)
+def test_the_page_says_where_and_leads_to_the_whole_comparison(client: TestClient, ids: dict[str, list[int]]) -> None:
+    low, high = ids["parted"]
+    text = text_of(client, low)
     assert text.startswith("Where best and worst diverge at turn 2 full comparison best, gen 1 1.000")
     assert "The first turn has the same action 1 do look → look is done" in text
     assert "best, gen 1 1.000 ▲ higher reward" in text
     assert "worst, gen 0 0.000 ▼ lower reward" in text
-    assert 'class="lens-body" data-better="a"' in html
     assert "action: do right left observation right is done left is done env reward +1.000 +1.000" in text
     assert "what followed 3 do stop → stop is done +2.000 nothing: the rollout ended" in text
+    html = client.get(f"/runs/latest/groups/{low}").text
+    assert 'class="lens-body" data-better="a"' in html
     (address,) = re.findall(r'href="(/runs/[^"]*/compare\?[^"]*#turn-2)"', html)
     assert unescape(address).endswith(f"a={high}&b={low}#turn-2")
 
 
-def test_the_higher_reward_is_marked_whichever_side_it_is_on(tmp_path: Path) -> None:
-    path = tmp_path / "a.db"
-    _, (low, high) = page(path, (0.0, ["look", "left"]), (1.0, ["look", "right"]))
-    with dashboard(path) as client:
-        for a, b, better in ((low, high, "b"), (high, low, "a")):
-            html = client.get(f"/runs/latest/compare?a={a}&b={b}").text
-            assert f'class="comparison" data-better="{better}"' in html
-            assert (html.index("higher reward") < html.index("lower reward")) == (better == "a")
-        assert "data-better" not in client.get(f"/runs/latest/compare?a={low}&b={low}").text
+def test_the_higher_reward_is_marked_whichever_side_it_is_on(client: TestClient, ids: dict[str, list[int]]) -> None:
+    low, high = ids["parted"]
+    for a, b, better in ((low, high, "b"), (high, low, "a")):
+        html = client.get(f"/runs/latest/compare?a={a}&b={b}").text
+        assert f'class="comparison" data-better="{better}"' in html
+        assert (html.index("higher reward") < html.index("lower reward")) == (better == "a")
+    assert "data-better" not in client.get(f"/runs/latest/compare?a={low}&b={low}").text
 
 
-def test_a_turn_that_one_lacks_is_said_to_be_missing(tmp_path: Path) -> None:
-    text = text_of(page(tmp_path / "a.db", (0.0, ["look"]), (1.0, ["look", "right"]))[0])
+def test_a_turn_that_one_lacks_is_said_to_be_missing(client: TestClient, ids: dict[str, list[int]]) -> None:
+    text = text_of(client, ids["shorter"][0])
     assert "at turn 2" in text
     assert text.count("already ended") == 1
     assert "right already ended action: do right" in text
 
 
-def test_a_dead_group_teaches_nothing_and_says_so(tmp_path: Path) -> None:
-    text = text_of(page(tmp_path / "a.db", (0.0, ["a"]), (0.0, ["b"]))[0])
+def test_a_dead_group_teaches_nothing_and_says_so(client: TestClient, ids: dict[str, list[int]]) -> None:
+    text = text_of(client, ids["failed"][0])
     assert text.startswith(
         "Where two rollouts diverge at the first turn all failed: zero reward variance, so this group gives no"
     )
     assert "higher reward" not in text
-    text = text_of(page(tmp_path / "b.db", (1.0, ["a"]), (1.0, ["a"]), top=0.0)[0])
-    assert text.startswith("Where two rollouts diverge nowhere: their actions are identical, turn by turn all passed: ")
+    assert text_of(client, ids["passed"][0]).startswith(
+        "Where two rollouts diverge nowhere: their actions are identical, turn by turn all passed: "
+    )
 
 
-def test_the_worst_of_many_is_opened_for_it(tmp_path: Path) -> None:
-    html, ids = page(tmp_path / "a.db", *[(20.0 - i, [f"a{i}"]) for i in range(20)], top=20.0)
-    assert "worst, gen 19" in text_of(html)
+def test_the_worst_of_many_is_opened_for_it(client: TestClient, db: Path, ids: dict[str, list[int]]) -> None:
+    many = ids["many"]
+    assert "worst, gen 19" in text_of(client, many[0])
+    html = client.get(f"/runs/latest/groups/{many[0]}").text
     columns = re.split(r'(?=<article class="completion")', html)[1:]
     assert "show turns" in columns[-1].lower(), "its column waits as before"
-    with reading_engine(tmp_path / "a.db").connect() as db:
-        assert len(queries.opened(db, 1, ids)) == 20
+    with reading_engine(db).connect() as connection:
+        assert len(queries.opened(connection, 1, many)) == 20

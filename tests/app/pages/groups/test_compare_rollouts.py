@@ -1,10 +1,12 @@
-"""What the comparison of two rollouts says, by its dataclasses."""
+"""What the comparison of two rollouts says, and the order of groups, by their dataclasses."""
 
 import pytest
 
+from logs_ui.app.pages.groups.choice import GroupChoice
 from logs_ui.app.pages.groups.compare_rollouts_page import Aligned, ComparedFigure, Half, Piece, better_side
 from logs_ui.app.pages.groups.group_page import is_one_prompt
 from logs_ui.app.parts.differences import Segment
+from logs_ui.recorder.queries import GroupSort
 from logs_ui.recorder.storage.tables import EvaluationRow
 
 
@@ -74,3 +76,17 @@ def test_a_group_has_one_prompt_unless_another_was_seen(
     prompts: list[tuple[str | None, int | None]], *, is_one: bool
 ) -> None:
     assert is_one_prompt([EvaluationRow(sent_prompt=sent, prompt_key=key) for sent, key in prompts]) == is_one  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize(
+    ("choice", "parameters", "kind_name"),
+    [
+        (GroupChoice(), {}, ""),
+        (GroupChoice(GroupSort.LOWEST_MEAN), {"sort": "lowest-mean"}, ""),
+        (GroupChoice(kind="dead"), {"kind": "dead"}, "zero-variance"),
+        (GroupChoice(kind="level"), {"kind": "level"}, "all equal"),
+        (GroupChoice(GroupSort.DEAD_FIRST, "mixed"), {"sort": "dead-first", "kind": "mixed"}, "mixed"),
+    ],
+)
+def test_a_choice_is_kept_unless_it_is_usual(choice: GroupChoice, parameters: dict[str, str], kind_name: str) -> None:
+    assert (choice.parameters, choice.kind_name) == (parameters, kind_name)

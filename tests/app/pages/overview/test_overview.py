@@ -70,6 +70,10 @@ def test_tiles_are_of_the_last_ten_steps_against_the_ten_before() -> None:
     assert [(it.value, it.change) for it in level if it.name == "Mean reward"] == [("1.000", None)]
     assert "Tokens" not in tiles, "nothing is said of what nobody recorded"
     assert [tile for tile in make_tiles(TileWindow.of(steps[:10]), steps[:10]) if tile.change is not None] == []
+    faults: dict[str, Any] = {"stop_reasons": {"length": 1, "done": 1}, "dead_groups": 1, "tokens_known": 2}
+    cut = [a_step(n, [0.0, 1.0], **faults, tokens_sum=3_000) for n in (1, 2)]
+    found = {tile.name: tile.value for tile in make_tiles(TileWindow.of(cut), cut)}
+    assert (found["Truncated"], found["Zero-variance groups"], found["Tokens"]) == ("50%", "50%", "1.5k")
 
 
 def test_steps_that_await_their_rewards_do_not_push_others_out_of_the_window() -> None:

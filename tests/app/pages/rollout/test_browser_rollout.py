@@ -234,22 +234,6 @@ def test_a_surprise_far_down_is_scrolled_to(quiet_page: Page, url: str) -> None:
     expect(page.locator("#token-bar")).to_be_in_viewport()
 
 
-@pytest.mark.exhaustive
-def test_three_views_have_three_keys_and_keep_the_filter(quiet_page: Page, url: str) -> None:
-    page = quiet_page
-    page.goto(f"{url}/{SHORT}")
-    page.keyboard.press("2")
-    expect(page).to_have_url(re.compile(r"view=tokens"))
-    page.keyboard.press("n")
-    page.locator(".outline a").last.click()
-    expect(page).to_have_url(re.compile(r"view=tokens#tokens-2$"))
-    expect(page.locator("#tokens-2")).to_be_in_viewport()
-    page.keyboard.press("3")
-    expect(page).to_have_url(re.compile(r"view=raw"))
-    page.keyboard.press("1")
-    expect(page).to_have_url(re.compile(rf"/{SHORT}$"))
-
-
 def test_the_line_at_the_top_says_whether_it_moved_the_policy(quiet_page: Page, engine: Engine, url: str) -> None:
     dead = first_row(engine, RUN, col(EvaluationRow.step) == 2)
     for view in ("timeline", "tokens", "raw"):

@@ -8,12 +8,11 @@ from dataclasses import replace
 from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 from fastapi.testclient import TestClient
 
-from logs_ui.app.main import create_app
 from logs_ui.app.pages.rollout import long_timeline
 from logs_ui.app.parts import rendered_text, timeline
 from logs_ui.app.parts.pictures import split_content
@@ -24,7 +23,7 @@ from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.storage.database import disposed, reading_engine
 from logs_ui.recorder.storage.tables import EvaluationRow
 from tests.faults.realistic import agents
-from tests.faults.realistic.recorded import Recorded, recorded
+from tests.faults.realistic.recorded import recorded
 from tests.support.dashboard import dashboard, flat
 from tests.support.exhaustive import cases
 
@@ -32,36 +31,36 @@ LIMIT = 60_000  # bytes of HTML
 ANCHOR = re.compile(r'<article id="([^"]+)"')
 
 
-@pytest.fixture(scope="module")
-def long() -> Recorded:
-    return recorded(agents.LONG.id)
+class Site(NamedTuple):
+    """The dashboard of the run, and the rollouts of its first group, in order of generation."""
+
+    client: TestClient
+    run: str
+    rollouts: list[Rollout]
+
+    def get(self, number: int, query: str = "") -> Any:
+        return self.client.get(f"{self.run}/rollouts/{self.rollouts[number].row.id}{query}")
+
+    def compare(self) -> Any:
+        a, b = (rollout.row.id for rollout in self.rollouts[:2])
+        return self.client.get(f"{self.run}/compare?a={a}&b={b}")
 
 
 @pytest.fixture(scope="module")
-def client(long: Recorded) -> Iterator[TestClient]:
-    with TestClient(create_app(long.db), base_url="http://localhost") as client:
-        yield client
-
-
-@pytest.fixture(scope="module")
-def rollouts(long: Recorded) -> list[Rollout]:
-    """The rollouts of the first group, in order of generation."""
+def site() -> Iterator[Site]:
+    long = recorded(agents.LONG.id)
     with disposed(reading_engine(long.db)) as engine, engine.connect() as db:
-        run = queries.find_run(db, long.truth.run)
-        rows = queries.page(db, run.id or 0, RolloutFilter(), limit=20).rows
+        run_id = queries.find_run(db, long.truth.run).id or 0
+        rows = queries.page(db, run_id, RolloutFilter(), limit=20).rows
         of_group = sorted((row for row in rows if row.group.endswith("/1/0")), key=lambda row: row.generation)
-        return [queries.rollout(db, run.id or 0, row.id or 0) for row in of_group]
+        rollouts = [queries.rollout(db, run_id, row.id or 0) for row in of_group]
+    with dashboard(long.db) as client:
+        yield Site(client, f"/runs/{long.truth.run}", rollouts)
 
 
-def address(long: Recorded, rollout: Rollout, query: str = "") -> str:
-    return f"/runs/{long.truth.run}/rollouts/{rollout.row.id}{query}"
-
-
-def test_the_first_view_is_small_and_has_the_beginning_and_the_end(
-    client: TestClient, long: Recorded, rollouts: list[Rollout]
-) -> None:
-    for rollout in cases(rollouts, 2):
-        cards = timeline.make_timeline(rollout)
+def test_the_first_view_is_small_and_has_the_beginning_and_the_end(site: Site) -> None:
+    for number in cases([1, *range(len(site.rollouts))], 1):
+        cards = timeline.make_timeline(site.rollouts[number])
         assert sum(len(text) for text in timeline.texts(cards).values()) > 800_000
         for query in (
             "",
@@ -71,10 +70,10 @@ def test_the_first_view_is_small_and_has_the_beginning_and_the_end(
             "?where=line",
             "?where=tool:passed",
         ):
-            page = client.get(address(long, rollout, query))
+            page = site.get(number, query)
             assert page.status_code == 200
-            assert len(page.content) <= LIMIT, (rollout.row.id, query)
-        sent = ANCHOR.findall(client.get(address(long, rollout)).text)
+            assert len(page.content) <= LIMIT, (number, query)
+        sent = ANCHOR.findall(site.get(number).text)
         sent.remove("failure") if "failure" in sent else None
         assert sent[:4] == [card.anchor for card in cards[:4]]
         assert sent[-1] == cards[-1].anchor
@@ -115,8 +114,8 @@ def test_the_first_view_is_small_whatever_a_turn_has(
             assert str(metadata[part])[:8] in opened.text
 
 
-def test_neighbours_of_a_kind_are_one_mark(client: TestClient, rollouts: list[Rollout]) -> None:
-    card = next(card for card in timeline.make_timeline(rollouts[1]) if card.answer and card.turn)
+def test_neighbours_of_a_kind_are_one_mark(site: Site) -> None:
+    card = next(card for card in timeline.make_timeline(site.rollouts[1]) if card.answer and card.turn)
     assert card.answer
     answer = replace(card.answer, is_fallback=True, reward=0.5)
     cards = [replace(card, turn=i, anomaly=None, answer=answer) for i in range(1, 2_001)]
@@ -162,25 +161,21 @@ def test_the_rail_marks_answers_with_errors() -> None:
 
 
 @pytest.mark.parametrize("query", cases(["?turn=100", "", "?show=output,rendered"], 1))
-def test_gaps_fill_with_every_turn_once_and_in_order(
-    client: TestClient, long: Recorded, rollouts: list[Rollout], query: str
-) -> None:
-    html = client.get(address(long, rollouts[1], query)).text
+def test_gaps_fill_with_every_turn_once_and_in_order(site: Site, query: str) -> None:
+    html = site.get(1, query).text
     for _ in range(100):
         gap = re.search(r'<a class="gap" id="(gap-\d+)".*?hx-get="([^"]+)".*?</a>', html, re.DOTALL)
         if gap is None:
             break
         headers = {"HX-Request": "true", "HX-Request-Type": "partial", "HX-Target": f"a#{gap[1]}"}
-        filled = client.get(unescape(gap[2]), headers=headers)
+        filled = site.client.get(unescape(gap[2]), headers=headers)
         assert len(filled.content) <= (LIMIT if "output" not in query else 3 * LIMIT)
         html = html.replace(gap[0], filled.text)
-    assert ANCHOR.findall(html) == [card.anchor for card in timeline.make_timeline(rollouts[1])]
+    assert ANCHOR.findall(html) == [card.anchor for card in timeline.make_timeline(site.rollouts[1])]
 
 
-def test_what_a_page_shows_already_stays_when_it_changes(
-    client: TestClient, long: Recorded, rollouts: list[Rollout]
-) -> None:
-    html = client.get(address(long, rollouts[0], "?show=rendered&gaps=40-150")).text
+def test_what_a_page_shows_already_stays_when_it_changes(site: Site) -> None:
+    html = site.get(0, "?show=rendered&gaps=40-150").text
     assert re.findall(r'data-gap="([^"]+)"', html) == ["40-150"]
     assert "turn 39<" in html
     for odd in (
@@ -192,106 +187,81 @@ def test_what_a_page_shows_already_stays_when_it_changes(
         "?show=all,x",
         "?gaps=0-0",
     ):
-        assert client.get(address(long, rollouts[0], odd)).status_code == 200, odd
+        assert site.get(0, odd).status_code == 200, odd
 
 
-def test_an_action_is_on_the_page_once_and_as_a_person_writes_it(
-    client: TestClient, long: Recorded, rollouts: list[Rollout]
-) -> None:
-    bash = next(action for action in rollouts[0].actions if action["action"]["name"] == "bash")
+def test_an_action_is_on_the_page_once_and_as_a_person_writes_it(site: Site) -> None:
+    bash = next(action for action in site.rollouts[0].actions if action["action"]["name"] == "bash")
     command = bash["action"]["arguments"]["command"]
-    html = unescape(flat(client.get(address(long, rollouts[0], "?show=output,reasoning")).text))
+    html = unescape(flat(site.get(0, "?show=output,reasoning").text))
     html = re.sub(r'<details class="turn-lines".*?</details>', "", html, flags=re.DOTALL)
     assert html.count(command) == 1
     assert re.search(rf'<strong class="mono"><bdi>bash</bdi></strong><div class="text mono">{re.escape(command)}', html)
     assert '"arguments"' not in html
-    compared = unescape(
-        flat(client.get(f"/runs/{long.truth.run}/compare?a={rollouts[0].row.id}&b={rollouts[1].row.id}").text)
-    )
+    compared = unescape(flat(site.compare().text))
     compared = re.sub(r"<summary>.*?</summary>", "", compared, flags=re.DOTALL)
     assert re.sub("</?mark>", "", compared).count(command) == 1
 
 
-def test_a_long_output_is_one_line_with_its_size_and_outcome(
-    client: TestClient, long: Recorded, rollouts: list[Rollout]
-) -> None:
-    html = client.get(address(long, rollouts[0])).text
+def test_a_long_output_is_one_line_with_its_size_and_outcome(site: Site) -> None:
+    html = site.get(0).text
     lines = re.findall(r'<details class="line"[^>]*>.*?</details>', html, re.DOTALL)
     assert len(lines) > 3
     assert all("4.0 kB" in line and len(line) < 1_400 for line in lines)
     body = re.search(r'hx-get="([^"]+/folded/[^"]+)"', lines[0])
     assert body
-    opened = client.get(body[1])
+    opened = site.client.get(body[1])
     assert opened.headers["cache-control"] == "no-store"
     assert len(opened.text) > 4_000
-    assert client.get(body[1] + "x").status_code == 404
+    assert site.client.get(body[1] + "x").status_code == 404
     assert re.search(r'<p class="body"><a href="([^"]+/text/[^"]+)">', lines[0]), "without a script"
 
 
-def test_every_turns_reasoning_is_folded_and_opened_at_once(
-    client: TestClient, long: Recorded, rollouts: list[Rollout]
-) -> None:
-    thoughts = [message["reasoning_content"] for message in rollouts[0].messages if "reasoning_content" in message]
+def test_every_turns_reasoning_is_folded_and_opened_at_once(site: Site) -> None:
+    thoughts = [message["reasoning_content"] for message in site.rollouts[0].messages if "reasoning_content" in message]
     assert len(thoughts) == agents.LONG_TURNS - 1
     for query, is_shown in (("?gaps=40-150", False), ("?show=reasoning&gaps=40-150", True)):
-        html = client.get(address(long, rollouts[0], query)).text
+        html = site.get(0, query).text
         assert html.count("Reasoning <span") == 39 + 49
         assert (thoughts[10] in html) == is_shown
 
 
-def test_only_what_the_model_wrote_is_shown_on_request(
-    client: TestClient, long: Recorded, rollouts: list[Rollout]
-) -> None:
-    html = client.get(address(long, rollouts[0], "?show=assistant")).text
+def test_only_what_the_model_wrote_is_shown_on_request(site: Site) -> None:
+    html = site.get(0, "?show=assistant").text
     assert 'class="card own' in html
     assert "card  reply" not in html
     assert 'data-said-by="prompt"' not in html
     assert 'class="line"' not in html
 
 
-def test_what_happened_on_the_way_is_marked_and_one_click_away(
-    client: TestClient, long: Recorded, rollouts: list[Rollout]
-) -> None:
-    html = client.get(address(long, rollouts[1])).text
-    marks = re.search(r'<ol class="marks">(.*?)</ol>', html, re.DOTALL)
-    assert marks
-    listed = {
-        int(n): (unescape(href), title)
-        for href, n, title in re.findall(
-            r'<a href="([^"]+)"[^>]*><span class="n">(\d+)</span><span class="who">([^<]+)', marks[1]
-        )
-    }
+def test_what_happened_on_the_way_is_marked_and_one_click_away(site: Site) -> None:
+    html = site.get(1).text
+    marks = re.findall(r'<a href="([^"]+)"[^>]*><span class="n">(\d+)</span><span class="who">([^<]+)', html)
+    listed = {int(turn): (unescape(href), title) for href, turn, title in marks}
     assert listed[agents.LONG_CUT][1] == "cut off at the token limit"
     assert listed[agents.LONG_FALLBACK][1] == "action not in the answer"
     assert listed[agents.LONG_ERROR][1] == "the environment raised an error"
     assert listed[50][1] == "reward +0.5"
     for turn in (agents.LONG_FALLBACK, agents.LONG_ERROR):
         page, _, anchor = listed[turn][0].partition("#")
-        assert f'<article id="{anchor}"' in client.get(page).text
+        assert f'<article id="{anchor}"' in site.client.get(page).text
     assert "data-first-anomaly" in html, "it opens where it first went wrong"
     assert "cut off at the token limit</span>" in html
-    assert long_timeline.rail(timeline.make_timeline(rollouts[1])[:40], []) is None, "a short one has its turns listed"
+    assert long_timeline.rail(timeline.make_timeline(site.rollouts[1])[:40], []) is None, "a short one lists its turns"
 
 
-def test_a_searched_word_is_sent_wherever_it_is(client: TestClient, long: Recorded, rollouts: list[Rollout]) -> None:
-    output = next(action for action in rollouts[0].actions if action["turn"] == 140)["observation"]
-    number = next(match for match in re.findall(r"field_\d+", output))
-    html = client.get(address(long, rollouts[0], f"?where=tool:{number}")).text
-    assert number in re.sub(r"(?s)<summary>.*?</summary>", "", html), "it is unfolded"
-
-
-def test_images_of_messages_are_pictures(client: TestClient, long: Recorded, rollouts: list[Rollout]) -> None:
-    html = client.get(address(long, rollouts[1], f"?turn={agents.LONG_PICTURE}&show=output")).text
+def test_images_of_messages_are_pictures(site: Site) -> None:
+    html = site.get(1, f"?turn={agents.LONG_PICTURE}&show=output").text
     assert "base64" not in html
     assert "$image" not in html
     prompt, screenshot = re.findall(r'<img src="([^"]+)"', html)
     for source in (prompt, screenshot):
-        answer = client.get(source)
+        answer = site.client.get(source)
         assert answer.headers["content-type"] == "image/png"
         assert answer.headers["x-content-type-options"] == "nosniff"
         assert "sandbox" in answer.headers["content-security-policy"]
         assert answer.content.startswith(b"\x89PNG")
-    assert client.get(prompt.replace("image-0", "image-1")).status_code == 404
+    assert site.client.get(prompt.replace("image-0", "image-1")).status_code == 404
     assert "here is the desktop." in html
 
 
@@ -307,16 +277,10 @@ PIXEL = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgG
         ([{"type": "image"}, {"type": "text", "text": "a"}], ["not recorded"], [{"type": "text", "text": "a"}]),
         ([{"type": "input_image", "image_url": f"data:image/png;base64,{PIXEL}"}], [""], []),
         ([{"type": "image", "source": {"type": "base64", "data": PIXEL}}], [""], []),
-        (
-            [{"type": "image_url", "image_url": {"url": "data:image/svg+xml;base64,PHN2Zz4="}}],
-            ["an image/svg+xml of 0.1 kB, not shown"],
-            [],
-        ),
-        (
-            [{"type": "image", "source": {"media_type": "image/gif", "data": "R0lG" * 4_000}}],
-            ["an image/gif of 12.1 kB, not shown"],
-            [],
-        ),
+        ([{"type": "image_url", "image_url": {"url": "data:image/svg+xml;base64,PHN2Zz4="}}],
+         ["an image/svg+xml of 0.1 kB, not shown"], []),
+        ([{"type": "image", "source": {"media_type": "image/gif", "data": "R0lG" * 4_000}}],
+         ["an image/gif of 12.1 kB, not shown"], []),
         ('{"a": 1, "shot": {"$image": "%s", "width": 2, "height": 3}}' % ("0" * 64), [""], {"a": 1, "shot": None}),
         ("a {'$image'} b", [], "a {'$image'} b"),
         (None, [], None),
@@ -349,8 +313,8 @@ class Tags(HTMLParser):
         self.found.append((tag, dict(attrs)))
 
 
-def test_markdown_code_and_formulas_are_rendered(client: TestClient, long: Recorded, rollouts: list[Rollout]) -> None:
-    html = client.get(address(long, rollouts[0], "?show=rendered")).text
+def test_markdown_code_and_formulas_are_rendered(site: Site) -> None:
+    html = site.get(0, "?show=rendered").text
     assert "<mfrac>" in html
     assert '<pre><code><span class="code-k">assert</span>' in html
     assert re.search(r"<p>I <strong>[^<]+</strong>\.</p>", html)
@@ -399,19 +363,13 @@ def test_rendering_takes_no_longer_for_hostile_texts() -> None:
     assert time.process_time() - begun < 20
 
 
-def test_two_rollouts_that_differ_from_their_first_turn_on_are_not_said_to_diverge_there(
-    client: TestClient, long: Recorded, rollouts: list[Rollout]
-) -> None:
-    html = client.get(f"/runs/{long.truth.run}/compare?a={rollouts[0].row.id}&b={rollouts[1].row.id}").text
-    assert "diverge" not in re.sub(r'title="[^"]*"', "", html)
+def test_two_rollouts_that_differ_from_their_first_turn_on_are_not_said_to_diverge_there(site: Site) -> None:
+    assert "diverge" not in re.sub(r'title="[^"]*"', "", site.compare().text)
 
 
-def test_a_group_and_a_comparison_of_long_rollouts_leave_out_turns_that_are_one_click_away(
-    client: TestClient, long: Recorded, rollouts: list[Rollout]
-) -> None:
-    id_a, id_b = (rollout.row.id or 0 for rollout in rollouts[:2])
+def test_a_group_and_a_comparison_of_long_rollouts_leave_out_turns_that_are_one_click_away(site: Site) -> None:
+    run, client, id_a = site.run, site.client, site.rollouts[0].row.id
     numbers = re.compile(r'aria-label="Turn (\d+)"')
-    run = f"/runs/{long.truth.run}"
     group = client.get(f"{run}/groups/{id_a}")
     assert len(group.content) < 300_000
     columns = group.text.split('<article class="completion"')[1:]
@@ -422,21 +380,21 @@ def test_a_group_and_a_comparison_of_long_rollouts_leave_out_turns_that_are_one_
         first, last = re.findall(r">turns (\d+) to (\d+)</a>", column)[0]
         assert not [number for number in shown_turns if int(first) <= number <= int(last)]
     (link,) = set(re.findall(rf'hx-get="({run}/groups/{id_a}/column\?whole={id_a})"', group.text))
-    whole = client.get(link).text
+    whole = site.client.get(link).text
     assert len(numbers.findall(whole)) > 150
     assert f'name="whole" value="{id_a}"' in whole, "a refresh of the page keeps it whole"
-    refreshed = client.get(
+    refreshed = site.client.get(
         f"{run}/groups/{id_a}?whole={id_a}", headers={"HX-Request": "true", "HX-Target": "group"}
     ).text
     assert len(numbers.findall(refreshed)) > 150
 
-    compared = client.get(f"{run}/compare?a={id_a}&b={id_b}")
+    compared = site.compare()
     assert len(compared.content) < 400_000
     turns = [int(number) for number in re.findall(r'id="turn-(\d+)"', compared.text)]
     (divergence,) = {int(number) for number in re.findall(r'id="turn-(\d+)"[^>]* data-parts', compared.text)}
     assert {1, 2, divergence} <= {*turns}
     assert len(turns) < 35
     address = unescape(re.findall(r'<a href="([^"]*)#turn-\d+">turns \d+ to \d+</a>', compared.text)[0])
-    everything = client.get(address).text
+    everything = site.client.get(address).text
     assert len(re.findall(r'id="turn-\d+"', everything)) > 150
     assert ">turns " not in everything

@@ -81,17 +81,6 @@ def test_tokens_say_together_what_the_tokenizer_decodes(kind: str, data: st.Data
     assert not ids or spelt.ends[-1] == len(spelt.text)
 
 
-@pytest.mark.exhaustive
-@given(st.text(), st.sets(st.integers(0, 80), max_size=4))
-def test_what_stands_behind_broken_characters_is_not_shifted(text: str, lost: set[int]) -> None:
-    byte_tokenizer = tokenizer("bytes")
-    ids = [token for i, token in enumerate(byte_tokenizer.encode(text).ids) if i not in lost]
-    behind = byte_tokenizer.encode(" and the end").ids
-    spelt = vocabulary("bytes").spell([*ids, *behind])
-    assert spelt.text == byte_tokenizer.decode([*ids, *behind])
-    assert "".join(token_texts(spelt)[len(ids) :]) == " and the end"
-
-
 @pytest.mark.parametrize("kind", ["bytes", "byte fallback"])
 def test_parts_of_one_character_share_it(kind: str) -> None:
     letters = "ðŁĲĪ"  # the four bytes of a cat, as byte level tokenizers write them

@@ -50,6 +50,11 @@ def rows(engine: Engine, run_id: int = 1) -> list[EvaluationRow]:
             return all_rows
 
 
+@pytest.fixture(scope="module")
+def stored(engine: Engine) -> list[EvaluationRow]:
+    return rows(engine)
+
+
 def value(row: EvaluationRow, measure: Measure) -> float | None:
     ended = row.status in {Status.OK, Status.ERROR}
     return {
@@ -73,9 +78,11 @@ def value(row: EvaluationRow, measure: Measure) -> float | None:
         ("reward>0.2 -stop:length", lambda row: (row.reward or 0) > 0.2 and row.stop_reason != "length"),
     ],
 )
-def test_a_cell_says_what_its_rollouts_come_to(engine: Engine, measure: Measure, where: str, keep: Any) -> None:
+def test_a_cell_says_what_its_rollouts_come_to(
+    engine: Engine, stored: list[EvaluationRow], measure: Measure, where: str, keep: Any
+) -> None:
     table = pivot(engine, 1, parse_where(where), Dimension.TASK, Dimension.STOP, measure)
-    selected = [row for row in rows(engine) if keep(row)]
+    selected = [row for row in stored if keep(row)]
     assert table.overall.count == len(selected)
     for (task, stop), cell in table.cells.items():
         of_cell = [row for row in selected if (row.task, row.stop_reason) == (task.value, stop.value)]
@@ -179,9 +186,10 @@ def test_lag_is_that_of_filters(engine: Engine) -> None:
 
 
 def test_any_column_is_an_axis_or_a_value(engine: Engine) -> None:
-    for number, row in enumerate(rows(engine)):
-        about = {"difficulty": "hard" if number % 3 else "easy", "level": number % 12}
-        with engine.begin() as connection:
+    found = rows(engine)
+    with engine.begin() as connection:
+        for number, row in enumerate(found):
+            about = {"difficulty": "hard" if number % 3 else "easy", "level": number % 12}
             connection.execute(update(EvaluationRow).where(col(EvaluationRow.id) == row.id).values(attributes=about))
     all_rows = rows(engine)
     table = pivot(engine, 1, EVERYTHING, "metadata.difficulty", "stop", "rewards.format")

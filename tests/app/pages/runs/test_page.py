@@ -242,13 +242,9 @@ def test_the_first_page_comes_alive(path: Path) -> None:
 @pytest.mark.parametrize(
     ("chosen", "is_empty"),
     [
-        (RunFilter(), True),
-        (RunFilter(words=("lr",)), False),
-        (RunFilter(states=("failed",)), False),
-        (RunFilter(tags=("best",)), False),
-        (RunFilter(starred=True), False),
-        (RunFilter(projects=("maze",)), False),
+        (RunFilter(), True), (RunFilter(words=("lr",)), False), (RunFilter(states=("failed",)), False),
+        (RunFilter(tags=("best",)), False), (RunFilter(starred=True), False), (RunFilter(projects=("maze",)), False),
     ],
-)
+)  # fmt: skip
 def test_only_a_filter_without_parts_selects_all_runs(chosen: RunFilter, *, is_empty: bool) -> None:
     assert chosen.is_empty == is_empty

@@ -145,24 +145,6 @@ def test_ticks_outlive_what_comes_in_and_rows_stay_where_they_are(quiet_page: Pa
 
 
 @pytest.mark.exhaustive
-def test_ticked_runs_are_tagged_and_a_star_sticks(quiet_page: Page, url: str) -> None:
-    page = quiet_page
-    page.goto(f"{url}/?q={LIVE}")
-    page.locator("tbody input[name=run]").check()
-    page.get_by_text("Tag", exact=True).click()
-    page.get_by_label("Tag the selected runs").fill("watch it")
-    page.get_by_role("button", name="Add").click()
-    expect(page).to_have_url(f"{url}/?q={LIVE}")
-    expect(page.locator("tbody .tag")).to_have_text(["watch it"])
-    page.locator("tbody .star").click()
-    expect(page.locator("tbody .star")).to_have_attribute("aria-pressed", "true")
-    page.reload()
-    expect(page.locator("tbody .star")).to_have_attribute("aria-pressed", "true")
-    page.locator("tbody .tag").click()
-    expect(page).to_have_url(re.compile(r"/\?tag=watch%20it"))
-
-
-@pytest.mark.exhaustive
 def test_the_comparison_answers_to_its_controls(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/compare?run={FIRST}&run={SECOND}")

@@ -158,16 +158,12 @@ def test_a_view_is_written_as_it_is_read() -> None:
 @pytest.mark.parametrize(
     ("key", "value", "title", "classes"),
     [
-        ("curve", 8, "Reward curve", "spark"),
-        ("config.beta", 0.1, "beta", "argument"),
-        ("reward", 0.5, "Reward", "num reward strong"),
-        ("truncated", 0.19, "Truncated", "num truncated"),
-        ("truncated", 0.2, "Truncated", "num truncated tone-warn"),
-        ("errors", None, "Errors", "num errors"),
-        ("errors", 0.05, "Errors", "num errors tone-bad"),
-        ("duration", None, "Duration", "num lasted quiet"),
+        ("curve", 8, "Reward curve", "spark"), ("config.beta", 0.1, "beta", "argument"),
+        ("reward", 0.5, "Reward", "num reward strong"), ("truncated", 0.19, "Truncated", "num truncated"),
+        ("truncated", 0.2, "Truncated", "num truncated tone-warn"), ("errors", None, "Errors", "num errors"),
+        ("errors", 0.05, "Errors", "num errors tone-bad"), ("duration", None, "Duration", "num lasted quiet"),
     ],
-)
+)  # fmt: skip
 def test_a_column_names_itself_and_marks_large_shares_of_faults(key: str, value: Any, title: str, classes: str) -> None:
     column = column_of(key)
     assert (column.title, column.cell_classes(value).strip()) == (title, classes)

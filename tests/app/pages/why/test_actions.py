@@ -10,12 +10,13 @@ from sqlalchemy import Engine, delete, select, update
 from sqlmodel import col
 from starlette.testclient import TestClient
 
+from logs_ui.app.pages.why import actions as why_actions
 from logs_ui.recorder import queries
 from logs_ui.recorder.action_text import written_action
 from logs_ui.recorder.diagnosis.scale import Scale
 from logs_ui.recorder.diagnosis.success import Success
 from logs_ui.recorder.diagnosis.tables.action_sample import Played, failure, kind_names, sampled, words_of
-from logs_ui.recorder.diagnosis.tables.actions import habits, looping, tallies
+from logs_ui.recorder.diagnosis.tables.actions import Tally, habits, looping, tallies
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter
 from logs_ui.recorder.rows.text_facts import facts
 from logs_ui.recorder.storage.tables import EvaluationRow, RolloutPayload
@@ -68,13 +69,10 @@ def test_actions_that_are_alike_have_one_name(actions: list[Any], names: list[st
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("search", "search"),
-        ("click …", "click"),
-        ("guess: any number", "guess"),
-        ("op: push", "op: push"),
+        ("search", "search"), ("click …", "click"), ("guess: any number", "guess"), ("op: push", "op: push"),
         ("{x}", None),
     ],
-)
+)  # fmt: skip
 def test_a_kind_is_looked_for_by_words_that_its_actions_have(name: str, words: str | None) -> None:
     assert words_of(name) == words
 
@@ -219,7 +217,7 @@ def test_the_tools_name_is_not_cut_off_by_its_arguments() -> None:
 
 def fill(engine: Engine) -> None:
     """A run of a shell, and one of which no action is known."""
-    make_run(engine, uid=RUN, steps=40, state=RunState.FINISHED)
+    make_run(engine, uid=RUN, steps=20, state=RunState.FINISHED)
     make_run(engine, uid=SILENT, steps=3, state=RunState.FINISHED, seed=1)
     run_id, silent = (queries.find_run(engine, uid).id or 0 for uid in (RUN, SILENT))
     of_silent = select(col(EvaluationRow.id)).where(col(EvaluationRow.run_id) == silent)
@@ -259,10 +257,28 @@ def test_an_action_with_an_error_is_the_same_in_the_tile_and_in_the_table(tmp_pa
     with dashboard(tmp_path / "a.db") as client:
         shown_page = page(client, "latest", "?wait=1")
     tiles = {tile.title: tile for tile in shown_page.tiles}
+    assert (shown_page.tiles[0].remark, float(tiles["Actions per rollout"].text)) == ("2 of 2", 40.0)
     assert (tiles["Actions with an error"].text, tiles["Actions with an error"].remark) == (
         "15%", "12 of 80, newest 2 rollouts",
     )  # fmt: skip
     assert sum(line.kind.failed for line in shown_page.sampled_actions.kinds) == 12
+
+
+@pytest.mark.parametrize(
+    ("scored", "wins", "sentence"),
+    [
+        ((40, 40), (36, 0), "91% of the unsolved rollouts end without any action, against 0% of the solved ones."),
+        ((40, 40), (0, 36), "91% of the unsolved rollouts end with run  ls, against 0% of the solved ones."),
+        ((40, 40), (20, 16), ""),  # by chance
+        ((40, 40), (0, 0), ""),
+        ((40, 40), (40, 40), ""),
+    ],
+)
+def test_the_last_action_that_is_typical_of_unsolved_rollouts_is_named(
+    scored: tuple[int, int], wins: tuple[int, int], sentence: str
+) -> None:
+    acted, idle = (Tally(value, n, 0.5, n, won) for value, n, won in zip(("run  ls", None), scored, wins, strict=True))
+    assert why_actions._contrast([*zip((acted, idle), wins, strict=True)]) == sentence
 
 
 def test_the_sample_is_of_the_newest_rollouts_and_its_numbers_lead_to_them(client: TestClient, engine: Engine) -> None:
@@ -289,7 +305,7 @@ def test_the_template_shows_what_it_is_given_and_how_to_get_what_is_missing(clie
         shown_page.sampled_actions.kinds[0].rollouts.address,
     ):
         assert f'<a href="{escape(address)}"' in html
-    assert re.search(r"[\d,]+ actions of the newest 200 rollouts of steps 1\u201340", html)
+    assert re.search(r"[\d,]+ actions of the newest 200 rollouts of steps 1\u201320", html)
     assert "TimeoutError: the environment did not answer within 30 s" in html
     silent = flat(client.get(f"/runs/{SILENT}/why/actions").text)
     assert "No action was recorded in steps 1\u20133" in silent

@@ -1,8 +1,10 @@
-"""Trends of findings."""
+"""Findings: their trends, and the results of the checks of reward functions."""
 
 import numpy as np
+import pytest
 
 from logs_ui.app.pages.why.changes import make_tables
+from logs_ui.app.pages.why.reward_findings import Finding
 from logs_ui.app.parts.figure_table import line
 from logs_ui.app.web import urls
 from logs_ui.recorder.diagnosis import diagnose_rows
@@ -23,3 +25,17 @@ def test_a_trend_says_its_ends_and_marks_what_is_bad_wide_enough_to_be_seen() ->
     assert late
     assert (early.ends, early.steps) == ("0.25 at step 1, 0.5 at step 1,000", "steps 1\u20131,000")
     assert (early.bad_width, late.bad_width) == (177.0, 3.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "icon", "result"),
+    [
+        ("found", "triangle-alert", "found"),
+        ("below", "check", "below threshold"),
+        ("not_judged", "circle-help", "not judged"),
+        ("not_recorded", "circle-help", "not recorded"),
+    ],
+)
+def test_a_state_has_an_icon_and_a_name(state: str, icon: str, result: str) -> None:
+    finding = Finding("proxy", state, "", (), "")
+    assert (finding.icon, finding.result) == (icon, result)

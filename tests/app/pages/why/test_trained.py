@@ -97,35 +97,44 @@ def fill(engine: Engine) -> None:
         connection.execute(insert(Scalar), scalars)
 
 
-def columns(engine: Engine) -> Rows:
+@pytest.fixture(scope="module")
+def rows(engine: Engine) -> Rows:
+    """The training's columns, as the diagnosis has them."""
     return RunColumns(1, Mode.TRAIN).refresh(engine)
 
 
+@pytest.fixture(scope="module")
 def stored(engine: Engine) -> dict[int, EvaluationRow]:
     with Session(engine) as session:
         return {row.id or 0: row for row in session.exec(select(EvaluationRow)).all()}
 
 
+@pytest.fixture(scope="module")
+def groups(stored: dict[int, EvaluationRow]) -> dict[str, Rows]:
+    """The columns of each group, as the page of one of its rollouts has them."""
+    members: dict[str, list[EvaluationRow]] = defaultdict(list)
+    for row in stored.values():
+        members[row.group].append(row)
+    return {name: columns_of_rows(mine) for name, mine in members.items()}
+
+
 @pytest.mark.parametrize("state", [RunState.RUNNING, RunState.FINISHED, "died"])
 @pytest.mark.parametrize("is_masked", [True, False])
-def test_each_row_is_judged_as_its_own_page_judges_it(engine: Engine, state: str, *, is_masked: bool) -> None:
-    config = CONFIG | {"mask_truncated_completions": is_masked}
-    rows, rows_by_id = columns(engine), stored(engine)
-    groups: dict[str, list[EvaluationRow]] = defaultdict(list)
-    for row in rows_by_id.values():
-        groups[row.group].append(row)
-    codes = outcomes(rows, success=SUCCESS, is_running=state == RunState.RUNNING, config=config)
-    assert len(codes) == sum(row.mode == Mode.TRAIN and row.status != Status.RUNNING for row in rows_by_id.values())
-    for place, row_id in enumerate(rows.id.tolist()):
-        row, outcome = rows_by_id[row_id], OUTCOMES[codes[place]]
-        group, is_running = columns_of_rows(groups[row.group]), state == RunState.RUNNING
-        judgement = training(group, row_id, is_evaluation=row.mode == Mode.EVAL, is_running=is_running, config=config)
+def test_each_row_is_judged_as_its_own_page_judges_it(
+    rows: Rows, stored: dict[int, EvaluationRow], groups: dict[str, Rows], state: str, *, is_masked: bool
+) -> None:
+    config, is_running = CONFIG | {"mask_truncated_completions": is_masked}, state == RunState.RUNNING
+    codes = outcomes(rows, success=SUCCESS, is_running=is_running, config=config)
+    assert len(codes) == sum(row.mode == Mode.TRAIN and row.status != Status.RUNNING for row in stored.values())
+    for row_id, code in zip(rows.id.tolist(), codes, strict=True):
+        row, outcome = stored[row_id], OUTCOMES[code]
+        judgement = training(groups[row.group], row_id, is_evaluation=False, is_running=is_running, config=config)
         assert (judgement.moved == Moved.YES) == (outcome == Outcome.TRAINED), (judgement, outcome)
         assert _WHY[outcome] in judgement.why, (judgement, outcome)
         assert ("of its group are equal" in judgement.why) == (outcome in {Outcome.FAILED_GROUP, Outcome.PASSED_GROUP})
         if outcome == Outcome.TRAINED:
             assert judgement.tokens == row.completion_tokens
-    missing_outcome = Outcome.RUN_ENDED if state == RunState.RUNNING else Outcome.AWAITED
+    missing_outcome = Outcome.RUN_ENDED if is_running else Outcome.AWAITED
     expected = set(OUTCOMES) - {Outcome.EQUAL_GROUP, missing_outcome}
     expected -= set() if is_masked else {Outcome.TRUNCATED}
     assert {OUTCOMES[code] for code in codes} == expected
@@ -178,8 +187,8 @@ def test_the_ways_to_lack_an_advantage_open_exactly_their_rollouts(tmp_path: Pat
 
 
 @pytest.mark.parametrize("outcome", OUTCOMES)
-def test_a_filter_has_exactly_the_rollouts_of_an_outcome(engine: Engine, outcome: Outcome) -> None:
-    rows, success = columns(engine), Success() if outcome == Outcome.EQUAL_GROUP else SUCCESS
+def test_a_filter_has_exactly_the_rollouts_of_an_outcome(engine: Engine, rows: Rows, outcome: Outcome) -> None:
+    success = Success() if outcome == Outcome.EQUAL_GROUP else SUCCESS
     codes = outcomes(rows, success=success, is_running=False, config=CONFIG)
     terms = where(outcome, rows, codes, success=success)
     ids = set(rows.id[codes == OUTCOMES.index(outcome)].tolist())
@@ -241,17 +250,13 @@ def test_what_importance_sampling_dropped_is_told_only_where_the_trainer_says_th
         assert masks(rows, trained, VLLM | off, {}) == ()
 
 
-def test_the_masks_that_are_on_are_those_that_a_rollouts_own_page_names(engine: Engine) -> None:
+def test_the_masks_that_are_on_are_those_that_a_rollouts_own_page_names(
+    rows: Rows, stored: dict[int, EvaluationRow], groups: dict[str, Rows]
+) -> None:
     config = VLLM | CONFIG | {"off_policy_mask_threshold": 0.5}
-    rows, rows_by_id = columns(engine), stored(engine)
-    codes = outcomes(rows, success=SUCCESS, is_running=False, config=config)
-    trained = codes == OUTCOMES.index(Outcome.TRAINED)
-    groups = {
-        row_id: columns_of_rows([row for row in rows_by_id.values() if row.group == rows_by_id[row_id].group])
-        for row_id in rows.id[trained].tolist()
-    }
+    trained = outcomes(rows, success=SUCCESS, is_running=False, config=config) == OUTCOMES.index(Outcome.TRAINED)
     state: dict[str, Any] = {"is_evaluation": False, "is_running": False, "config": config}
-    judgements = [training(group, row_id, **state) for row_id, group in groups.items()]
+    judgements = [training(groups[stored[row_id].group], row_id, **state) for row_id in rows.id[trained].tolist()]
     expected = [
         sum(any(word in clause for clause in judgement.unknown) for judgement in judgements)
         for word in ("importance sampling", "off-policy", "as truncated")
@@ -339,22 +344,26 @@ def links(html: str) -> dict[str, str]:
     }
 
 
-def test_the_page_says_what_became_of_the_rollouts_and_leads_to_them(engine: Engine, client: TestClient) -> None:
+def test_the_page_says_what_became_of_the_rollouts_and_leads_to_them(
+    engine: Engine, client: TestClient, rows: Rows
+) -> None:
     html = client.get(f"/runs/{RUN}/why/trained?steps=all").text
-    rows = columns(engine)
-    number_by_outcome = counts(outcomes(rows, success=SUCCESS, is_running=False, config=CONFIG))
-    for name, outcome in (("trained on", Outcome.TRAINED), ("masked: truncated", Outcome.TRUNCATED)):
-        opened = client.get(links(html)[name]).text
-        assert f"<strong>{number_by_outcome[outcome]:,.0f}</strong> rollouts" in opened
+    number_by_outcome = counts(outcomes(rows, success=Success(), is_running=False, config=CONFIG))
+    lines = page_of(client, f"/runs/{RUN}/why/trained?steps=all").lines
+    assert {line.outcome: line.rollouts for line in lines} == {it: n for it, n in number_by_outcome.items() if n}
+    for line in lines:
+        assert rollouts_at(engine, line.address) == line.rollouts, line.outcome
+        assert unescape(links(html)[line.word.text]) == line.address
     assert f"{number_by_outcome[Outcome.TRAINED]:.0f} of {len(rows)} rollouts" in html
     assert "but the policy is not updating: learning_rate is 0 since step 11." in html
     assert "the KL penalty also applies to rollouts with advantage 0" in html
     assert "of evaluations, never trained on" in html
 
 
-def test_rollouts_that_an_error_ended_and_that_were_trained_on_are_named(engine: Engine, client: TestClient) -> None:
+def test_rollouts_that_an_error_ended_and_that_were_trained_on_are_named(
+    engine: Engine, client: TestClient, rows: Rows
+) -> None:
     broken = page_of(client, f"/runs/{RUN}/why/trained?steps=all").broken
-    rows = columns(engine)
     codes = outcomes(rows, success=SUCCESS, is_running=False, config=CONFIG)
     is_broken = (codes == OUTCOMES.index(Outcome.TRAINED)) & np.isin(rows.status, (Status.ERROR, Status.ABORTED))
     assert (broken.rollouts, broken.advantage) == (is_broken.sum(), pytest.approx(rows.advantage[is_broken].mean()))
