@@ -229,6 +229,11 @@ def test_calls_of_a_function_that_raised_are_their_rows_or_nobodys(calls: list[A
     assert (orders(rows), rows.unattributed) == (found, lost)
 
 
+def test_turns_of_a_function_that_raised_start_where_a_completion_would_have_them() -> None:
+    found = attribute_unfinished(1, by_kind(OF_TWO_TURNS))
+    assert [turn.start for turn in found.rows[0].turns] == [0, 3]
+
+
 def twin(strand: Strand, orders: Seq[int], client: int, *, reward: float = 1.0) -> list[Any]:
     """reset, answer, step, answer, step: of rows that say the same, and are answered differently."""
     reset, first, step, second, last = orders
