@@ -11,8 +11,7 @@ from typing import Any
 import pytest
 
 from logs_ui.recorder import diagnose, flush, record, record_environment, start_run, trace_env
-from tests.recorder.api.test_record_environment import Seen, lessons, make_trainer
-from tests.support import old_trl
+from tests.recorder.api.test_record_environment import Seen, make_trainer, teach_tools
 from tests.support.exhaustive import cases
 from tests.support.late import datasets, guess_env, tiny_model
 from tests.support.stored import only_run
@@ -28,9 +27,8 @@ DICE, PLACES = random.Random(0), itertools.count()
 
 @pytest.fixture(scope="module")
 def taught() -> tuple[Any, Any]:
-    with old_trl.templates():
-        tokenizer = tiny_model.make_tokenizer(lessons())
-    return old_trl.readable(tokenizer), tiny_model.make_model(tokenizer)
+    tokenizer, _ = teach_tools()
+    return tokenizer, tiny_model.make_model(tokenizer)
 
 
 class Board(ToolGame):
