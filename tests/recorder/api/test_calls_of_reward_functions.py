@@ -5,6 +5,7 @@ import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -60,7 +61,10 @@ def plain(functions: list[Function], folder: Path) -> Any:
     return record_trainer(trainer, eval_name="scored", db=folder / "runs.db")
 
 
-ways = pytest.mark.parametrize("make", [by_rollout_function, plain], ids=lambda it: it.__name__)
+def ways(*options: Any) -> Any:
+    """Each way to record with each option; by default each way with an option of its own."""
+    few = [*zip((by_rollout_function, plain), options, strict=False)]
+    return cases([*few, *(it for it in product((by_rollout_function, plain), options) if it not in few)], 2)
 
 
 def recorded(trainer: Any, folder: Path) -> tuple[pd.DataFrame, int]:
@@ -95,29 +99,31 @@ def judge() -> Iterator[str]:
         yield f"{url}/v1"
 
 
-@pytest.mark.parametrize("library", ["requests", "httpx"])
-def test_a_sandbox_behind_any_address(library: str, tmp_path: Path) -> None:
-    with judge() as url:
-        client: Any = trace_client(requests.Session() if library == "requests" else httpx.Client())
-
+def test_a_sandbox_behind_any_address(tmp_path: Path) -> None:
+    def checking(client: Any) -> Function:
         def checked(completions: list[Any], **_: Any) -> list[float]:
             bodies = [{"messages": [{"content": text_of(completion)}]} for completion in completions]
             replies = [client.post(f"{url}/check?key=secret", json=body) for body in bodies]
             return [float(reply.status_code == 200) for reply in replies]
 
-        rows, lost = recorded(plain([checked], tmp_path), tmp_path)
+        checked.__name__ = type(client).__name__
+        return checked
+
+    with judge() as url:
+        functions = [checking(trace_client(it)) for it in (requests.Session(), httpx.Client())]
+        rows, lost = recorded(plain(functions, tmp_path), tmp_path)
     made = scoring(rows)
-    assert (lost, [len(of_row) for of_row in made]) == (0, [1] * 2 * ROWS)
-    for messages, (call,), rewards in zip(rows.messages, made, rows.rewards, strict=True):
-        assert call["action"]["name"] == f"POST {url}/check"
-        assert call["action"]["arguments"]["body"]["messages"][0]["content"] == messages[-1]["content"]
-        assert (call["observation"]["status"] == 200) == bool(rewards["checked"])
-        assert "chatcmpl-1" in call["observation"]["text"] or not rewards["checked"]
-        assert "secret" not in str(call)
+    assert (lost, [[it["function"] for it in of_row] for of_row in made]) == (0, [["Session", "Client"]] * 2 * ROWS)
+    for messages, calls, rewards in zip(rows.messages, made, rows.rewards, strict=True):
+        for call in calls:
+            assert call["action"]["name"] == f"POST {url}/check"
+            assert call["action"]["arguments"]["body"]["messages"][0]["content"] == messages[-1]["content"]
+            assert (call["observation"]["status"] == 200) == bool(rewards[call["function"]])
+            assert "chatcmpl-1" in call["observation"]["text"] or not rewards[call["function"]]
+            assert "secret" not in str(call)
 
 
-@ways
-@pytest.mark.parametrize("is_async", [False, True], ids=["batch", "async"])
+@pytest.mark.parametrize(("make", "is_async"), ways(False, True))
 def test_an_environment_that_is_stepped_to_score(make: Any, *, is_async: bool, tmp_path: Path) -> None:
     noted: Noted = []
     with guess_server() as url:
@@ -163,8 +169,7 @@ def test_an_environment_that_is_stepped_to_score(make: Any, *, is_async: bool, t
     assert not set(rows.stop_reason) & {"done", "environment_error", "turn_limit"}
 
 
-@ways
-@pytest.mark.parametrize("client", cases(["openai async", "httpx", "openai"], 2))
+@pytest.mark.parametrize(("make", "client"), ways("openai async", "httpx", "openai"))
 def test_a_judge(make: Any, client: str, tmp_path: Path) -> None:  # noqa: C901 - each client as people write it
     def asked(text: str) -> list[dict[str, str]]:
         return [{"role": "system", "content": "Rate the answer."}, {"role": "user", "content": f"Answer: {text}"}]

@@ -20,17 +20,24 @@ from tests.support.exhaustive import cases
 from tests.support.http_server import Answered, http_server
 from tests.support.late import transformers
 from tests.support.ranks import run_on_two_ranks
-from tests.support.training import make_trainer, sequential
+from tests.support.training import make_trainer
 
 
 def nothing(completions: list[Any], **_: Any) -> list[None]:
     return [None] * len(completions)
 
 
-def trained(server: str, folder: Path, *callbacks: Any, **config: Any) -> Any:
-    """A trainer whose rewards are all missing, after 6 steps of 8 rollouts."""
-    settings = {"max_steps": 6, "reward_funcs": [nothing], "warm": 0, **config}
-    trainer = make_trainer(record(sequential(server), db=folder / "a.db", announce=False), folder / "out", **settings)
+def said_alike(prompts: list[Any], trainer: Any) -> dict[str, Any]:
+    """A rollout function that has nobody sample."""
+    ids = [trainer.processing_class("guess 2")["input_ids"] for _ in prompts]
+    logprobs = [[-0.5] * len(row) for row in ids]
+    return {"prompt_ids": ids, "completion_ids": ids, "logprobs": logprobs, "env_reward": [0.0 for _ in ids]}
+
+
+def trained(folder: Path, *callbacks: Any, **config: Any) -> Any:
+    """A trainer whose rewards are all missing, after 5 steps of 8 rollouts."""
+    settings = {"max_steps": 5, "reward_funcs": [nothing], "warm": 0, **config}
+    trainer = make_trainer(record(said_alike, db=folder / "a.db", announce=False), folder / "out", **settings)
     for callback in callbacks:
         trainer.add_callback(callback)
     trainer.train()
@@ -59,12 +66,10 @@ def card(name: str) -> Card:
     return Card(name, name, 1.0, (), "", "")
 
 
-def test_a_card_is_printed_and_sent_once_when_it_first_fires(
-    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_card_is_printed_and_sent_once_when_it_first_fires(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     with webhook() as (url, heard):
         headers = {"Authorization": "Bearer abcdefgh"}
-        trained(game_url, tmp_path, DiagnosisCallback(every_steps=1, webhook=url, webhook_headers=headers))
+        trained(tmp_path, DiagnosisCallback(every_steps=1, webhook=url, webhook_headers=headers))
     said = capfd.readouterr().err
     assert cards_said(said).count("invalid_reward") == 1
     assert len(cards_said(said)) == len(set(cards_said(said)))
@@ -83,9 +88,9 @@ def test_a_card_is_printed_and_sent_once_when_it_first_fires(
 
 @pytest.mark.exhaustive
 def test_a_card_bears_the_last_step_that_it_is_made_of_however_late_it_is(
-    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    trained(game_url, tmp_path)
+    trained(tmp_path)
     last = int(load_run(db=tmp_path / "a.db").step.max())
     with webhook() as (url, heard):
         callback = DiagnosisCallback(every_steps=1, webhook=url, run="latest", db=tmp_path / "a.db")
@@ -99,24 +104,15 @@ def test_a_card_bears_the_last_step_that_it_is_made_of_however_late_it_is(
     assert all(f", step {last}: " in body["text"] for _, body in heard)
 
 
-def test_it_is_silent_in_warm_up(game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    trained(game_url, tmp_path, DiagnosisCallback(every_steps=1), max_steps=2)
-    assert cards_said(capfd.readouterr().err) == []
-
-
 @pytest.mark.exhaustive
-def test_a_short_training_is_looked_at_when_it_ends(
-    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    trained(game_url, tmp_path, DiagnosisCallback(every_steps=100))
+def test_a_short_training_is_looked_at_when_it_ends(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trained(tmp_path, DiagnosisCallback(every_steps=100))
     assert "invalid_reward" in cards_said(capfd.readouterr().err)
 
 
 @pytest.mark.versions
-def test_a_card_stops_the_training_and_the_run_says_why(
-    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    trainer = trained(game_url, tmp_path, DiagnosisCallback(every_steps=1, stop_on={"invalid_reward"}), max_steps=200)
+def test_a_card_stops_the_training_and_the_run_says_why(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trainer = trained(tmp_path, DiagnosisCallback(every_steps=1, stop_on={"invalid_reward"}), max_steps=200)
     assert 4 <= trainer.state.global_step < 100
     (run,) = load_runs(tmp_path / "a.db").to_dict("records")
     assert run["state"] == "finished"
@@ -127,50 +123,41 @@ def test_a_card_stops_the_training_and_the_run_says_why(
 
 
 @pytest.mark.exhaustive
-def test_a_function_may_decide_what_stops_it(game_url: str, tmp_path: Path) -> None:
+def test_a_function_may_decide_what_stops_it(tmp_path: Path) -> None:
     asked: list[str] = []
 
     def costly(found: Card) -> bool:
         asked.append(found.id)
         return found.cost is not None and found.cost > 1e9
 
-    trainer = trained(game_url, tmp_path, DiagnosisCallback(every_steps=1, stop_on=costly))
-    assert trainer.state.global_step == 6
+    trainer = trained(tmp_path, DiagnosisCallback(every_steps=1, stop_on=costly))
+    assert trainer.state.global_step == 5
     assert "invalid_reward" in asked
 
 
 @pytest.mark.parametrize("kind", cases(["refused", "an error", "late"], 1))
-def test_a_webhook_that_fails_is_one_line_without_its_secret(
-    game_url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, kind: str
+def test_a_webhook_that_fails_is_one_line_without_its_secret_and_what_breaks_in_users_code_costs_no_cards(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture, kind: str
 ) -> None:
+    def broken(_: Any) -> bool:
+        raise RuntimeError("mine")
+
+    own = Diagnostic("mine", "Mine", "", "ours", missing=lambda _: None, look=broken)  # type: ignore[arg-type]
     with webhook(status=500 if kind == "an error" else 200, seconds=5 if kind == "late" else 0) as (url, _):
         address = "http://127.0.0.1:9/hook/s3cret" if kind == "refused" else url
-        callback = DiagnosisCallback(every_steps=1, webhook=address, webhook_timeout=0.2)
-        trainer = trained(game_url, tmp_path, callback)
-    assert trainer.state.global_step == 6
+        sends = DiagnosisCallback(every_steps=1, webhook=address, webhook_timeout=0.2)
+        trainer = trained(tmp_path, sends, DiagnosisCallback(every_steps=1, diagnostics=[own], stop_on=broken))
+    assert trainer.state.global_step == 5
+    assert cards_said(capfd.readouterr().err).count("invalid_reward") == 2, "each says it"
+    assert any("mine" in one.getMessage() for one in caplog.records if one.levelno == logging.WARNING)
     (line,) = [one.getMessage() for one in caplog.records if "webhook" in one.getMessage()]
     assert "127.0.0.1" in line
     assert "s3cret" not in line
     assert load_runs(tmp_path / "a.db").recorder_errors[0] == 0
 
 
-def test_what_breaks_in_users_code_costs_neither_cards_nor_steps(
-    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
-) -> None:
-    def broken(_: Any) -> bool:
-        raise RuntimeError("mine")
-
-    own = Diagnostic("mine", "Mine", "", "ours", missing=lambda _: None, look=broken)  # type: ignore[arg-type]
-    trainer = trained(game_url, tmp_path, DiagnosisCallback(every_steps=1, diagnostics=[own], stop_on=broken))
-    assert trainer.state.global_step == 6
-    assert "invalid_reward" in cards_said(capfd.readouterr().err)
-    assert any("mine" in one.getMessage() for one in caplog.records if one.levelno == logging.WARNING)
-
-
-def test_without_a_recorded_run_it_does_nothing(
-    game_url: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
-    trainer = make_trainer(sequential(game_url), tmp_path / "out", warm=0, max_steps=1)
+def test_without_a_recorded_run_it_does_nothing(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    trainer = make_trainer(said_alike, tmp_path / "out", warm=0, max_steps=1)
     trainer.add_callback(DiagnosisCallback(every_steps=1))
     trainer.train()
     assert cards_said(capfd.readouterr().err) == []
@@ -219,11 +206,11 @@ RANK = """
 import sys
 from pathlib import Path
 from logs_ui.recorder import DiagnosisCallback, record
-from tests.recorder.api.test_diagnosis_callback import nothing
-from tests.support.training import make_trainer, sequential
+from tests.recorder.api.test_diagnosis_callback import nothing, said_alike
+from tests.support.training import make_trainer
 trainer = make_trainer(
-    record(sequential(sys.argv[1]), db=sys.argv[2]),
-    Path(sys.argv[3]),
+    record(said_alike, db=sys.argv[1]),
+    Path(sys.argv[2]),
     reward_funcs=[nothing],
     warm=0,
     per_device_train_batch_size=4,
@@ -232,14 +219,14 @@ trainer = make_trainer(
 )
 trainer.add_callback(DiagnosisCallback(every_steps=1, stop_on="invalid_reward"))
 trainer.train()
-Path(sys.argv[3], f"stopped-{trainer.accelerator.process_index}").write_text(str(trainer.state.global_step))
+Path(sys.argv[2], f"stopped-{trainer.accelerator.process_index}").write_text(str(trainer.state.global_step))
 """
 
 
 @pytest.mark.exhaustive
-def test_two_ranks_stop_at_the_same_step(game_url: str, tmp_path: Path) -> None:
+def test_two_ranks_stop_at_the_same_step(tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
-    run_on_two_ranks(RANK, tmp_path, game_url, db, out)
+    run_on_two_ranks(RANK, tmp_path, db, out)
     first, second = ((out / f"stopped-{rank}").read_text() for rank in range(2))
     assert first == second
     assert int(first) < 600

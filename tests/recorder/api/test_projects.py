@@ -72,15 +72,12 @@ def test_the_list_of_runs_is_narrowed_to_a_project(db: Address) -> None:
         assert "project=maze" in live
 
 
-def test_counts_are_of_all_projects_whatever_is_wanted(db: Address) -> None:
+def test_counts_are_of_all_projects_whatever_is_wanted_and_pandas_tells_each_runs(db: Address) -> None:
     engine = reading_engine(db)
     counts = queries.count_runs(engine, RunFilter(projects=("maze",)))
     engine.dispose()
     assert counts.projects == {"Vision 2": 2, HOSTILE: 1, "maze": 1}
     assert (counts.all, counts.matching) == (5, 1)
-
-
-def test_pandas_and_the_command_line_tell_projects(db: Address) -> None:
     runs = load_runs(db=as_text(db)).set_index("run")
     assert runs["project"].dropna().to_dict() == {"a": "Vision 2", "b": "Vision 2", "c": "maze", "e": HOSTILE}
     assert set(load_run("c", db=as_text(db))["project"]) == {"maze"}

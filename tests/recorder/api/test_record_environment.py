@@ -279,12 +279,12 @@ def test_tools_are_recorded_with_and_without_environments(
     rows = datasets.Dataset.from_list(
         [{"prompt": [{"role": "user", "content": f"Guess. Game {i}."}]} for i in range(8)]
     )
-    trainer = make_trainer(taught, environment, tmp_path / "out", Seen(), tools=[noting], dataset=rows)
+    trainer = make_trainer(taught, environment, tmp_path / "out", Seen(), tools=[noting], dataset=rows, max_steps=2)
     record_trainer(trainer, db=db)
     trainer.train()
     assert {type(it) for it in trainer._sync_tool_dicts} == {dict}, "the trainer has its own again"
     rows = load_run(db=db)
-    assert len(rows) == 3 * ROWS
+    assert len(rows) == 2 * ROWS
     assert only_run(db).unattributed_calls == 0
     made = [action for actions in rows.actions for action in actions if action["action"] and action["turn"]]
     guesses = [action for action in made if action["action"]["name"] == "guess"]
@@ -332,18 +332,18 @@ def errors(row: Mapping[Any, Any]) -> list[str]:
 
 @pytest.mark.parametrize("by", ["record_environment", "record_trainer"])
 def test_rows_hold_what_their_environments_noted(by: str, taught: Any, tmp_path: Path) -> None:
-    db, seen = tmp_path / "a.db", Seen()
+    db, seen, wanted = tmp_path / "a.db", Seen(), Settings(max_reward=1.0, thresholds={"loops": 0.5})
     if by == "record_environment":
-        make_trainer(taught, record_environment(Guessing, db=db), tmp_path / "out", seen).train()
+        make_trainer(taught, record_environment(Guessing, diagnosis=wanted, db=db), tmp_path / "out", seen).train()
     else:
-        record_trainer(make_trainer(taught, Guessing, tmp_path / "out", seen), db=db).train()
+        record_trainer(make_trainer(taught, Guessing, tmp_path / "out", seen), diagnosis=wanted, db=db).train()
     rows = load_run(db=db)
     assert len(rows) == 3 * ROWS == len(seen.episodes)
     assert len({id(environment) for environment in seen.environments}) == ROWS, "instances are used again"
     assert (rows.eval_name == "Guessing").all()
     assert (rows.task == EASY).all()
     assert (rows.status == "ok").all()
-    assert only_run(db).unattributed_calls == 0
+    assert (only_run(db).unattributed_calls, only_run(db).diagnosis) == (0, wanted.as_dict())
     assert any(len(episode) > 2 for episode in seen.episodes), "there are rollouts of several turns"
     assert any("ValueError: The game is over" in errors(row) for row in rows.to_dict("records")), "and of early ends"
     for row, episode, ids, paid in zip(
@@ -363,19 +363,13 @@ def test_rows_hold_what_their_environments_noted(by: str, taught: Any, tmp_path:
         for action in stepped:
             (step,) = action["metadata"]["calls"]
             assert step["action"]["guess"] == action["action"]["arguments"]["number"]
-
-
-@asks_for_rewards
-def test_the_environments_last_word_is_no_action_of_the_model(taught: Any, tmp_path: Path) -> None:
-    db, seen = tmp_path / "a.db", Seen()
-    make_trainer(taught, record_environment(Guessing, db=db), tmp_path / "out", seen, max_steps=1).train()
-    for row, paid in zip(load_run(db=db).to_dict("records"), seen.rewards, strict=True):
-        *others, last = row["actions"]
-        assert last["action"] == {"name": "get_reward", "arguments": {}}
-        assert (last["text"], last["turn"], last["reward"]) == (None, row["turns"], pytest.approx(paid + 0.25))
-        assert row["env_reward_sum"] == pytest.approx(paid) or not paid
-        assert (row["stop_reason"] == "done") == any(action["done"] for action in others)
-        assert row["stop_reason"] != "turn_limit"
+        if OWN_REWARD:
+            *others, last = row["actions"]
+            assert last["action"] == {"name": "get_reward", "arguments": {}}, "no action of the model"
+            assert (last["text"], last["turn"], last["reward"]) == (None, row["turns"], pytest.approx(paid + 0.25))
+            assert row["env_reward_sum"] == pytest.approx(paid) or not paid
+            assert (row["stop_reason"] == "done") == any(action["done"] for action in others)
+            assert row["stop_reason"] != "turn_limit"
 
 
 @pytest.mark.exhaustive
@@ -531,11 +525,11 @@ def test_the_environments_own_prompts_tell_tasks_apart(taught: Any, db: Path, tm
         def reset(self, **columns: Any) -> str:  # type: ignore[override]
             return "Guess." + super().reset(EASY, self.resets % 2)
 
-    trainer = make_trainer(taught, record_environment(Own, db=db), tmp_path / "out", Seen(), dataset=no_rows())
-    trainer.train()
+    factory = record_environment(Own, db=db)
+    make_trainer(taught, factory, tmp_path / "out", Seen(), dataset=no_rows(), max_steps=2).train()
     rows = load_run(db=db)
     assert [row["messages"][1]["content"] for row in rows.to_dict("records")] == [
-        f"Guess. Game {step % 2}." for step in range(3) for _ in range(ROWS)
+        f"Guess. Game {step}." for step in range(2) for _ in range(ROWS)
     ]
     assert rows.task.nunique() == 2
 
@@ -684,10 +678,3 @@ def test_tokens_are_found_in_what_each_age_of_trl_returns() -> None:
     assert without_tools == {**new, "env_mask": None}
     rloo = tokens_of_generated((ids, ids, messages))
     assert rloo == tokens_of_generated((ids, ids)) == {**new, "env_mask": None, "logprobs": None}
-
-
-def test_the_run_keeps_what_its_diagnosis_is_held_against(taught: Any, tmp_path: Path) -> None:
-    db, wanted = tmp_path / "a.db", Settings(max_reward=1.0, thresholds={"loops": 0.5})
-    factory = record_environment(Guessing, diagnosis=wanted, db=db)
-    make_trainer(taught, factory, tmp_path / "out", Seen(), max_steps=1).train()
-    assert only_run(db).diagnosis == wanted.as_dict()

@@ -14,6 +14,7 @@ import pytest
 
 from logs_ui.recorder import DiagnosisCallback, LogsUICallback, diagnose, load_run, load_runs, record, record_trainer
 from logs_ui.recorder.capture.instruments.trl_parts import weights_of
+from tests.support.exhaustive import cases
 from tests.support.late import torch, trl
 from tests.support.old_trl import IS_OLD
 from tests.support.ranks import run_on_two_ranks
@@ -77,11 +78,15 @@ def plain(noted: Noted, folder: Path, base: Any = None, **config: Any) -> Any:
     return make_trainer(None, folder, reward_funcs=functions, kind=kind, warm=0, **settings)
 
 
-def test_a_training_with_reward_functions_only(tmp_path: Path) -> None:
-    db, noted = tmp_path / "a.db", Noted()
-    trainer = plain(noted, tmp_path)
+def test_a_training_with_reward_functions_only_is_recorded_once_and_goes_as_without(tmp_path: Path) -> None:
+    db, noted, other = tmp_path / "a.db", Noted(), Noted()
+    trainer = plain(noted, tmp_path / "1", callbacks=[LogsUICallback(db=tmp_path / "b.db")])
     assert record_trainer(trainer, eval_name="letters", db=db) is trainer
+    record_trainer(trainer, eval_name="again", db=tmp_path / "c.db")
     trainer.train()
+    plain(other, tmp_path / "2").train()
+    assert (noted.completion_ids, noted.advantages) == (other.completion_ids, other.advantages)
+    assert not any((tmp_path / name).exists() for name in ("b.db", "c.db"))
     rows = noted.expect(db, 16)
     assert list(rows.step) == [1] * 8 + [2] * 8
     assert list(rows.generation) == [0, 1, 2, 3] * 4
@@ -92,8 +97,8 @@ def test_a_training_with_reward_functions_only(tmp_path: Path) -> None:
     weights = rows.reward_weights[0]
     assert weights == {"letters": 1.0, "sometimes": 0.25}
     assert rows.sampling[0]["max_new_tokens"] == 24
-    run = load_runs(db=db).iloc[0]
-    assert (run.state, run.unattributed_calls) == ("finished", 0)
+    (run,) = load_runs(db=db).to_dict("records")
+    assert (run["state"], run["unattributed_calls"]) == ("finished", 0)
 
 
 @pytest.mark.skipif(IS_OLD, reason="TRL 0.29 calls it paged attention, which needs a GPU")
@@ -119,28 +124,6 @@ def test_an_evaluation_is_recorded_as_one(tmp_path: Path) -> None:
     assert (rows.eval_name == "rollouts").all()
 
 
-def test_a_trainer_is_recorded_once(tmp_path: Path) -> None:
-    db, noted = tmp_path / "a.db", Noted()
-    trainer = record_trainer(plain(noted, tmp_path, callbacks=[LogsUICallback(db=tmp_path / "b.db")]), db=db)
-    record_trainer(trainer, eval_name="again", db=tmp_path / "c.db")
-    trainer.train()
-    noted.expect(db, 16)
-    assert not (tmp_path / "b.db").exists()
-    assert not (tmp_path / "c.db").exists()
-
-
-def test_recording_changes_no_number_of_the_training_and_nothing_is_recorded_that_was_not_asked_for(
-    tmp_path: Path,
-) -> None:
-    recorded, other = Noted(), Noted()
-    record_trainer(plain(recorded, tmp_path / "1"), db=tmp_path / "a.db").train()
-    plain(other, tmp_path / "2").train()
-    recorded.expect(tmp_path / "a.db", 16)
-    assert len(load_runs(db=tmp_path / "a.db")) == 1
-    assert recorded.completion_ids == other.completion_ids
-    assert recorded.advantages == other.advantages
-
-
 def test_what_samples_no_completions_is_refused() -> None:
     for bad in (3, None, trl.SFTTrainer, object()):
         with pytest.raises(TypeError, match=r"^record_trainer\(\) takes a GRPOTrainer, RLOOTrainer, .* not "):
@@ -148,7 +131,7 @@ def test_what_samples_no_completions_is_refused() -> None:
 
 
 def test_options_are_checked_before_anything_is_changed(tmp_path: Path) -> None:
-    trainer = plain(Noted(), tmp_path)
+    trainer = plain(Noted(), tmp_path, max_steps=1)
     with pytest.raises(TypeError, match="did you mean 'project'"):
         record_trainer(trainer, projekt="a")  # type: ignore[call-arg]
     with pytest.raises(TypeError, match="did you mean 'project'"):
@@ -162,7 +145,7 @@ def tokens(prompts: list[Any], trainer: Any) -> dict[str, Any]:
     return {"prompt_ids": ids, "completion_ids": [row[:3] for row in ids], "logprobs": [[-0.5] * 3 for _ in ids]}
 
 
-@pytest.mark.parametrize("door", ["record_trainer", "record", "both", "wrapped"])
+@pytest.mark.parametrize("door", cases(["record_trainer", "both", "wrapped", "record"], 3))
 def test_a_rollout_function_is_recorded_once(door: str, tmp_path: Path) -> None:
     db, noted = tmp_path / "a.db", Noted()
     rollout_func: Any = tokens if door == "record_trainer" else record(tokens, db=db)
@@ -194,7 +177,7 @@ def copied(source: Any, name: str) -> Any:
     return type(f"Unsloth{name}", (base,), {"__module__": module.__name__})
 
 
-@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("order", cases(["before", "after"], 1))
 def test_a_renamed_copy_of_the_trainer(order: str, tmp_path: Path) -> None:
     db, noted = tmp_path / "a.db", Noted()
     if order == "before":

@@ -32,6 +32,12 @@ def workers(count: int = 2) -> Iterator[Callable[..., list[Any]]]:
         yield lambda work, *items: list(pool.map(work, *items))
 
 
+@pytest.fixture(scope="module", name="spread")
+def _spread() -> Iterator[Callable[..., list[Any]]]:
+    with workers(1) as spread:
+        yield spread
+
+
 def stored(address: Address) -> list[dict[str, Any]]:
     rows = load_run(db=as_text(address)).sort_values("task").to_dict("records")
     return [{str(name): value for name, value in row.items()} for row in rows]
@@ -80,8 +86,8 @@ def test_workers_play_what_the_driver_opened(address: Address) -> None:
     ]
 
 
-def test_what_two_processes_recorded_is_one_row(address: Address) -> None:
-    with start_run(db=as_text(address), tokenizer=guess_model.make_tokenizer()) as run, workers(1) as spread:
+def test_what_two_processes_recorded_is_one_row(address: Address, spread: Any) -> None:
+    with start_run(db=as_text(address), tokenizer=guess_model.make_tokenizer()) as run:
         (row,) = spread(begin, [run.rollout(QUESTION, task="t", metadata={"n": 1})])
         go_on(row)
         (row,) = spread(go_on, [row])  # and back
@@ -124,8 +130,8 @@ def test_a_run_goes_on_in_another_folder(db: Path, monkeypatch: pytest.MonkeyPat
     assert [(row["task"], row["status"]) for row in stored(db)] == [("joined", "ok")]
 
 
-def test_a_rollout_is_scored_elsewhere_while_it_is_played(db: Path) -> None:
-    with start_run(db=db) as run, workers(1) as spread, run.rollout(QUESTION) as row:
+def test_a_rollout_is_scored_elsewhere_while_it_is_played(db: Path, spread: Any) -> None:
+    with start_run(db=db) as run, run.rollout(QUESTION) as row:
         row.turn("first")
         spread(score, [row])
         row.turn("second")
@@ -135,8 +141,8 @@ def test_a_rollout_is_scored_elsewhere_while_it_is_played(db: Path) -> None:
     )  # fmt: skip
 
 
-def test_edit_decides_where_the_rollout_ends(db: Path) -> None:
-    with start_run(db=db, edit=no_private) as run, workers(1) as spread:
+def test_edit_decides_where_the_rollout_ends(db: Path, spread: Any) -> None:
+    with start_run(db=db, edit=no_private) as run:
         for task in ("private", "public"):
             with run.rollout(QUESTION, task=task) as row:
                 row.turn("4")

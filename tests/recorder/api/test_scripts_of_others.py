@@ -340,7 +340,10 @@ def joining(env: Any, notes: list[Played], *, in_words: bool, seed: int | None) 
 
 
 @pytest.mark.parametrize(("traced", "in_words"), cases([(False, True), (True, False), (False, False), (True, True)], 2))
-def test_turns_whose_prompts_were_joined_are_told_apart(*, traced: bool, in_words: bool, tmp_path: Path) -> None:
+def test_turns_whose_prompts_were_joined_are_told_apart(
+    monkeypatch: pytest.MonkeyPatch, *, traced: bool, in_words: bool, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("logs_ui.rollout.demo.guess_rollout.MAX_NEW_TOKENS", 4)
     notes: list[Played] = []
     env = trace_env(Falling()) if traced else Falling()
     function = record(joining(env, notes, in_words=in_words, seed=3), db=tmp_path / "a.db")
@@ -433,7 +436,7 @@ def test_calls_of_tools_beside_an_environment_are_actions(taught: Any, tmp_path:
         """
         return "higher" if number < 3 else "lower"
 
-    rows, _ = rows_of(taught, Scoreboard, tmp_path, max_steps=4, tools=[guess])
+    rows, _ = rows_of(taught, Scoreboard, tmp_path, max_steps=2, tools=[guess])
     for row in rows:
         # The model may name another tool, which TRL answers with an error.
         answered = sum(it["role"] == "tool" and it["content"] in ("higher", "lower") for it in row["messages"])

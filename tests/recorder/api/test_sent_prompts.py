@@ -32,9 +32,7 @@ def chatml(*messages: dict[str, str]) -> str:
     ("build", "kind", "is_heard"),
     [
         (lambda _: [RULES, QUESTION], "other", True),
-        (lambda _: [RULES, QUESTION], "other", False),
         (lambda prompt: [*prompt, *REPLY], "extended", False),
-        (lambda prompt: prompt, "dataset", True),
     ],
 )
 def test_messages_hold_the_prompt_that_was_sent(
@@ -57,7 +55,7 @@ def test_messages_hold_the_prompt_that_was_sent(
     for row, asked in zip(rows, sent, strict=True):
         shown = [(message["role"], spell.encode(message["content"])) for message in row["messages"][:-1]]
         assert shown == [(message["role"], spell.encode(message["content"])) for message in asked]
-        assert ("dataset_prompt" in row["metadata"]) == (kind != "dataset")
+        assert "dataset_prompt" in row["metadata"]
 
 
 def test_messages_that_only_the_first_call_shows_are_shown(db: Path, server: ModelServer) -> None:
@@ -74,17 +72,13 @@ def test_messages_that_only_the_first_call_shows_are_shown(db: Path, server: Mod
 @pytest.mark.parametrize(
     ("prompts", "shown", "kind"),
     [
-        (["3 guesses, 1 to 3"], [QUESTION], "dataset"),
-        (["Find it. 3 guesses, 1 to 3"], [user("Find it. 3 guesses, 1 to 3")], None),
-        (["Another game."], [user("Another game.")], "other"),
-        ([chatml(QUESTION)], [QUESTION], "dataset"),
         ([chatml(RULES, QUESTION)], [RULES, QUESTION], "extended"),
         (["3 guesses, 1 to 3\n", "3 guesses, 1 to 3\n4\nlower\n"], [QUESTION, FOUR, user("\nlower\n")], "dataset"),
         ([chatml(QUESTION), chatml(QUESTION, FOUR, user("lower"))], [QUESTION, FOUR, user("lower")], "dataset"),
     ],
 )
 def test_a_text_that_was_sent_is_shown(
-    db: Path, server: ModelServer, prompts: list[str], shown: Messages, kind: str | None
+    db: Path, server: ModelServer, prompts: list[str], shown: Messages, kind: str
 ) -> None:
     server.gives(*[completion("4", ids=False)] * len(prompts))
     with start_run(db=db) as run, run.rollout([QUESTION]):

@@ -22,6 +22,7 @@ from logs_ui.recorder import trace_client, untrace_client
 from logs_ui.recorder.capture.calls import Collector, Generation, collecting
 from logs_ui.recorder.capture.http import exchange
 from tests.support.changes import wait_until
+from tests.support.exhaustive import cases
 from tests.support.model_server import (
     TOOL_CALL,
     TOOL_CALL_ITEM,
@@ -137,6 +138,9 @@ READ: list[Callable[..., Answer]] = [
     *map(by_aiohttp, [aiohttp.ClientResponse.read, lines, pieces, any_pieces, chunks]),
 ]
 every_client = pytest.mark.parametrize("send", WHOLE + READ)
+_FIRST = [by_requests_read, by_httpx, READ[-1], by_another]
+each_library = pytest.mark.parametrize("send", cases([*dict.fromkeys([*_FIRST, *WHOLE, *READ])], len(_FIRST)))
+"""For what is told by the texts alone, whoever reads them."""
 
 
 @every_client
@@ -165,7 +169,7 @@ def test_a_stream_of_events_is_recorded_when_it_was_read(server: ModelServer, se
     assert (sequence.text, as_lists(sequence)[1], sequence.completion_tokens) == ("I say 4", [7, 8, 9, 2], 2)
 
 
-@every_client
+@each_library
 def test_responses_are_recorded_whole_and_streamed(server: ModelServer, send: Callable[..., Answer]) -> None:
     thought = {"id": "rs_1", "type": "reasoning", "summary": [{"type": "summary_text", "text": "Low"}]}
     created, done = (
@@ -199,7 +203,7 @@ def test_a_refusal_is_an_error_and_the_next_a_call_of_its_own(server: ModelServe
     assert [len(generation.sequences) for generation in seen] == [0, 0, 1]
 
 
-@every_client
+@each_library
 def test_what_is_no_reply_is_ignored(server: ModelServer, send: Callable[..., Answer]) -> None:
     bodies = [b"no JSON", b"", b"[1]", b"{}", b'{"choices": [7]}', b"data: x\n\n", b"\xff\xfe\x00"]
     server.gives(*map(Reply, bodies))
@@ -210,7 +214,7 @@ def test_what_is_no_reply_is_ignored(server: ModelServer, send: Callable[..., An
     assert not seen
 
 
-@every_client
+@each_library
 def test_other_calls_are_left_alone(server: ModelServer, send: Callable[..., Answer]) -> None:
     server.gives(chat())
     with recording() as seen:

@@ -11,7 +11,6 @@ import orjson
 import pytest
 from fastmcp import FastMCP
 
-from logs_ui.recorder import trace_env
 from logs_ui.recorder.capture.calls import Collector, EnvironmentCall, collecting
 from logs_ui.recorder.capture.instruments import concurrency, openenv
 from logs_ui.recorder.capture.instruments.patch import patches
@@ -168,22 +167,6 @@ def test_calls_of_a_tool_client_are_actions_by_their_names(calculator: str) -> N
     assert {call.client for call in calls} == {0}
 
 
-def test_a_step_within_a_tool_is_the_tools_child(game_url: str) -> None:
-    with guess_env.GuessEnv(base_url=game_url).sync() as env:
-        env.reset(**GAME)
-
-        @trace_env
-        def guess(number: int) -> str:
-            hint: str = env.step(guess_env.GuessAction(guess=number)).observation.hint
-            return hint
-
-        tool, step = environment_calls(lambda: guess(1))
-    assert told([tool, step]) == [("tool", {"name": "guess", "arguments": {"number": 1}}), STEP]
-    assert (tool.within, step.within) == (None, tool.order)
-    assert tool.observation == b'"higher"'
-    assert (tool.reward, step.reward) == (None, 0.1)
-
-
 def test_a_step_that_is_cancelled_is_recorded_as_an_error_and_stays_cancelled() -> None:
     async def never(client: object, action: dict[str, int]) -> None:
         await asyncio.Event().wait()
@@ -271,8 +254,3 @@ def test_clients_of_0_2_2_to_0_3_are_recorded() -> None:
     ]
     assert step.within == tool.order
     assert step.done is True
-
-
-def test_outside_of_a_rollout_nothing_is_kept_and_all_works(game_url: str) -> None:
-    with guess_env.GuessEnv(base_url=game_url).sync() as env:
-        assert isinstance(env.reset(**GAME), guess_env.StepResult)

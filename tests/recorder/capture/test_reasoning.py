@@ -95,9 +95,7 @@ def thoughts(row: Any) -> list[Any]:
     return [it.get("reasoning_content") for it in row.messages if it["role"] == "assistant"]
 
 
-@pytest.mark.parametrize(
-    ("way", "name"), [*product(["chat", "stream", "httpx"], ["reasoning_content", "reasoning"]), ("responses", "")]
-)
+@pytest.mark.parametrize(("way", "name"), [*product(WAYS, ["reasoning"]), ("chat", "reasoning_content")])
 def test_reasoning_of_every_turn_is_on_its_message(tmp_path: Path, server: ModelServer, way: str, name: str) -> None:
     row = stored(tmp_path / "a.db", server, way, name)
     assert thoughts(row) == [None, *THOUGHTS]

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -187,8 +188,10 @@ def with_vllm(trainer: Any, mode: str) -> Any:
     return trainer
 
 
-@pytest.mark.parametrize("mode", ["server", "colocate"])
-@pytest.mark.parametrize("version", cases([(0, 26, 2), (0, 29, 1), (1, 16, 0), (0, 27, 2), (0, 28, 0), (0, 29, 0)], 3))
+RELEASES = [(0, 26, 2), (1, 16, 0), (0, 27, 2), (0, 28, 0), (0, 29, 0), (0, 29, 1)]
+
+
+@pytest.mark.parametrize(("version", "mode"), cases([*product(RELEASES, ["server", "colocate"])], 3))
 def test_rows_are_whole_whatever_the_release_hands_over(
     db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], mode: str
 ) -> None:

@@ -70,17 +70,18 @@ def ask(server: ModelServer, **more: Any) -> None:
 
 
 def test_a_stop_text_is_cut_as_the_server_cut_it(db: Path, server: ModelServer) -> None:
-    cases = [*product(CUT + WHOLE, [STOP, ["##", STOP]])]
-    server.gives(*(reply(said) for said, _ in cases))
+    cases: list[Any] = [*product(CUT + WHOLE, [STOP, ["##", STOP]])]
+    limited: Said = ("4</answer>", "", {})  # at its limit, an answer is whole
+    server.gives(*(reply(said) for said, _ in cases), *[reply(limited, finish_reason="length")] * 2)
     with start_run(db=db, tokenizer=Fast()) as run:
-        for said, stop in cases:
+        for said, stop in [*cases, (limited, None), (limited, STOP)]:
             with run.rollout(QUESTION, metadata={"sampled": said[0]}):
-                ask(server, stop=stop)
+                ask(server, **({} if stop is None else {"stop": stop}))
     expected = []
     for (sampled, text, more), _ in cases:
         thought = sampled.partition("</think>")[0] + "</think>" if more else ""
         expected.append((text.strip() if thought else text, thought + text))
-    assert shown(db) == expected
+    assert shown(db) == [*expected, *[("4</answer>", "4</answer>")] * 2]
 
 
 def test_so_is_it_in_a_rollout_function_and_by_another_client(db: Path, server: ModelServer) -> None:
@@ -98,14 +99,6 @@ def test_so_is_it_in_a_rollout_function_and_by_another_client(db: Path, server: 
     call_as_025(record(rollout, db=db, announce=False), [QUESTION], Fast())
     assert flush()
     assert shown(db) == [(text, text)]
-
-
-@pytest.mark.parametrize("stop", [None, STOP])
-def test_an_answer_that_hit_its_limit_is_whole(db: Path, server: ModelServer, stop: str | None) -> None:
-    server.gives(reply(("4</answer>", "", {}), finish_reason="length"))
-    with start_run(db=db, tokenizer=Fast()) as run, run.rollout(QUESTION, metadata={"sampled": "4</answer>"}):
-        ask(server, **({} if stop is None else {"stop": stop}))
-    assert shown(db) == [("4</answer>", "4</answer>")]
 
 
 @pytest.mark.parametrize(

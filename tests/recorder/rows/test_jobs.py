@@ -117,7 +117,7 @@ def returned(completion: list[int], **more: Any) -> dict[str, Any]:
 
 FIRST = generation(1, [0, 1], [5, 6, END])
 SECOND = generation(3, [0, 1, 5, 6, END], [5, 7, END])
-FAILED = env(2, "step", error="ValueError: no")
+FAILED, REFUSED = env(2, "step", error="ValueError: no"), env(2, "step", error="ConnectionError: refused")
 
 
 STOPS: list[tuple[str, list[Any]]] = [
@@ -126,7 +126,7 @@ STOPS: list[tuple[str, list[Any]]] = [
     ("turn_limit", [env(0, "reset"), FIRST, env(2, "step"), SECOND, env(4, "step")]),
     ("no_action", [env(0, "reset"), FIRST]),
     ("length", [env(0, "reset"), generation(1, [0, 1], [5, 6, END], "length")]),
-    ("environment_error", [env(0, "reset"), FIRST, env(2, "step", error="ConnectionError: refused")]),
+    ("environment_error", [env(0, "reset"), FIRST, REFUSED]),
     ("timeout", [env(0, "reset"), FIRST, env(2, "step", error="TimeoutError: 5 s")]),
     ("timeout", [env(0, "reset"), FIRST, env(2, "step", error="httpx.PoolTimeout: no connection")]),
     ("environment_error", [env(0, "reset", error="ValueError: the elevator is at capacity")]),
@@ -136,19 +136,45 @@ STOPS: list[tuple[str, list[Any]]] = [
     ("not_recorded", [generation(1, [0, 1], [5, 6, END], None)]),
     ("not_recorded", [generation(1, [0, 1], [5, 6, END], "abort")]),
     ("not_recorded", []),
+    ("length", [env(0, "reset"), FIRST, env(2, "step"), Note(3, "stop", snapshot({"reason": "length"}))]),
+    ("environment_error", [env(0, "reset"), FIRST, REFUSED, Note(3, "stop", snapshot({"reason": "length"}))]),
+    ("timeout", [env(0, "reset"), FIRST, Note(3, "error", snapshot({"error": "TimeoutError: the model"}))]),
+    ("environment_error", [env(0, "reset"), FIRST, REFUSED, Note(3, "error", snapshot({"error": "E: gone"}))]),
+    ("stop", [FIRST, env(2, "tool", sent={"name": "look", "arguments": {}}), SECOND]),
 ]
 
 
-def test_each_stop_reason_is_told_from_what_was_seen(db: Path) -> None:
+def stored(db: Path, *rows: list[Any], options: RowOptions | None = None) -> list[dict[Any, Any]]:
+    """What is stored of rows of these calls each."""
     writer = begun(db)
-    for place, (_, calls) in enumerate(STOPS):
-        completion = [5, 6, END, 5, 7, END] if SECOND in calls else [5, 6, END]
-        call = replace(rollout_call(records(*calls)), batch=place, tasks=[str(place)])
-        writer.put(ReturnedJob(call, checked_output(returned(completion), 1), 2))
+    for place, calls in enumerate(rows):
+        sampled: list[Any] = [call.sequences[0].sampled for call in calls if isinstance(call, Generation)]
+        completion = [int(token) for of_turn in sampled for token in of_turn]
+        call = replace(rollout_call(records(*calls), options=options), batch=place, tasks=[f"{place:02}"])
+        writer.put(ReturnedJob(call, checked_output(returned(completion or [5, 6, END]), 1), 2))
     assert writer.flush(30)
-    rows = load_run(db=db).set_index("task")
-    ends = [(rows.stop_reason[str(place)], rows.status[str(place)]) for place in range(len(STOPS))]
+    return load_run(db=db).sort_values("task").to_dict("records")
+
+
+def test_each_stop_reason_is_told_from_what_was_seen(db: Path) -> None:
+    rows = stored(db, *(calls for _, calls in STOPS))
+    ends = [(row["stop_reason"], row["status"]) for row in rows]
     assert ends == [(reason, "error" if reason in {"environment_error", "timeout"} else "ok") for reason, _ in STOPS]
+    errors = [None, "ConnectionError: refused", "TimeoutError: the model", "ConnectionError: refused"]
+    assert [row["error"] for row in rows[-5:-1]] == errors, "of those with a note"
+
+
+def test_what_the_users_parser_finds_no_action_in_is_none(db: Path) -> None:
+    """Whatever was sent, and without an environment, too."""
+    used = [FIRST, env(2, "tool", sent={"name": "look", "arguments": {}}), SECOND]
+    played = [env(0, "reset"), FIRST, env(2, "step"), SECOND, env(4, "step")]
+    cut_off = [[generation(1, [0, 1], [5, 7, END], finish)] for finish in (None, "abort", "content_filter", "error")]
+    parse = RowOptions(parse=lambda text: None if "two" in text else text)
+    ends = stored(db, used, played, [generation(1, [0, 1], [5, 7, END])], *cut_off, options=parse)
+    reasons = ["no_action"] * 3 + ["not_recorded"] * len(cut_off)
+    assert [(row["status"], row["stop_reason"]) for row in ends] == [("ok", reason) for reason in reasons]
+    parsed = [[entry["metadata"] for entry in row["actions"] if entry["turn"]] for row in ends]
+    assert parsed == 2 * [[{"parsed": True}, {"parsed": False}]] + (1 + len(cut_off)) * [[{"parsed": False}]]
 
 
 class SlowError(TimeoutError):
@@ -218,45 +244,6 @@ def test_a_server_without_a_session_left_is_told_by_its_own_words(full_server: s
             row.turn(error=refused)
     rows = load_run(db=db).to_dict("records")
     assert [row["stop_reason"] for row in rows] == ["at_capacity"] * 2, "also where somebody passes its words on"
-
-
-def test_a_row_that_its_function_calls_failed_is_an_error(tmp_path: Path) -> None:
-    said = Note(3, "error", snapshot({"error": "TimeoutError: the model"}))
-    row = recorded(tmp_path / "a.db", returned([5, 6, END]), env(0, "reset"), FIRST, said)
-    assert (row["status"], row["stop_reason"], row["error"]) == ("error", "timeout", "TimeoutError: the model")
-    broken = env(2, "step", error="ConnectionError: refused")
-    said = Note(3, "error", snapshot({"error": "SessionError: gone"}))
-    row = recorded(tmp_path / "b.db", returned([5, 6, END]), env(0, "reset"), FIRST, broken, said)
-    assert (row["status"], row["stop_reason"]) == ("error", "environment_error")
-    assert row["error"] == "ConnectionError: refused"
-
-
-def test_a_function_may_say_why_a_row_ended(tmp_path: Path) -> None:
-    said = Note(3, "stop", snapshot({"reason": "length"}))
-    row = recorded(tmp_path / "a.db", returned([5, 6, END]), env(0, "reset"), FIRST, env(2, "step"), said)
-    assert (row["stop_reason"], row["status"]) == ("length", "ok")
-    broken = env(2, "step", error="ConnectionError: refused")
-    row = recorded(tmp_path / "b.db", returned([5, 6, END]), env(0, "reset"), FIRST, broken, said)
-    assert row["stop_reason"] == "environment_error"
-
-
-def test_a_model_that_used_its_tools_and_then_spoke_has_stopped(tmp_path: Path) -> None:
-    used: list[Any] = [FIRST, env(2, "tool", sent={"name": "look", "arguments": {}}), SECOND]
-    row = recorded(tmp_path / "a.db", returned([5, 6, END, 5, 7, END]), *used)
-    assert row["stop_reason"] == "stop"
-    parse = RowOptions(parse=lambda text: None if "two" in text else text)
-    row = recorded(tmp_path / "b.db", returned([5, 6, END, 5, 7, END]), *used, options=parse)
-    assert row["stop_reason"] == "no_action"
-
-
-def test_an_answer_that_the_users_parser_finds_no_action_in_is_none_without_an_environment_too(tmp_path: Path) -> None:
-    parse = RowOptions(parse=lambda text: None if "one" in text else text)
-    row = recorded(tmp_path / "a.db", returned([5, 6, END]), FIRST, options=parse)
-    assert (row["status"], row["stop_reason"]) == ("ok", "no_action")
-    for finish in (None, "abort", "content_filter", "error"):
-        cut_off = generation(1, [0, 1], [5, 6, END], finish)
-        row = recorded(tmp_path / f"{finish}.db", returned([5, 6, END]), cut_off, options=parse)
-        assert (row["stop_reason"], row["actions"][0]["metadata"]) == ("not_recorded", {"parsed": False})
 
 
 def test_an_action_goes_from_the_models_text_to_what_came_back(tmp_path: Path) -> None:
@@ -377,15 +364,6 @@ def test_a_row_shows_what_it_waits_for_while_it_waits(db: Path) -> None:
     assert (row["status"], row["stop_reason"]) == ("running", None)
     assert (waiting["turn"], waiting["seconds"], waiting["metadata"]["waiting"]) == (0, None, True)
     call.settled = True
-
-
-def test_what_the_users_parser_says_stands_above_what_was_sent(tmp_path: Path) -> None:
-    options = RowOptions(parse=lambda answer: answer.split()[1] if "guess one" in answer else None)
-    second = generation(3, [0, 1, 5, 6, END, 2], [7, END])
-    calls: list[Any] = [env(0, "reset"), FIRST, env(2, "step"), second, env(4, "step")]
-    row = recorded(tmp_path / "a.db", returned([5, 6, END, 2, 7, END]), *calls, options=options)
-    assert [action["metadata"] for action in row["actions"][1:]] == [{"parsed": True}, {"parsed": False}]
-    assert row["stop_reason"] == "no_action"
 
 
 def test_a_user_may_change_what_is_stored_and_leave_rows_out(tmp_path: Path) -> None:

@@ -13,15 +13,7 @@ from typing import Any
 import openai
 import pytest
 
-from logs_ui.recorder import (
-    current_row,
-    diagnose,
-    record,
-    record_environment,
-    record_trainer,
-    start_run,
-    trace_env,
-)
+from logs_ui.recorder import current_row, diagnose, record, record_environment, record_trainer, start_run, trace_env
 from tests.recorder.api.test_record_environment import Guessing, Seen, make_trainer, teach_tools
 from tests.support import old_trl
 from tests.support.exhaustive import cases
@@ -217,11 +209,11 @@ def test_a_model_that_called_tools_in_a_rollout_function_and_then_spoke_has_stop
 
         prompts = [{"prompt": [tiny_model.say("user", f"Guess. Game {i}.")]} for i in range(8)]
         dataset = datasets.Dataset.from_list(prompts)
-        trainer = make_trainer(taught, None, tmp_path / "out", Seen(), dataset=dataset, max_steps=4)
+        trainer = make_trainer(taught, None, tmp_path / "out", Seen(), dataset=dataset, max_steps=2)
         trainer.rollout_func = record(calling(step, begin, seen), db=db)
         trainer.train()
     rows = rows_of(db)
-    assert len(rows) == len(seen) == 32
+    assert len(rows) == len(seen) == 16
     spoke = [(row, text) for row, (text, was_last) in zip(rows, seen, strict=True) if was_last and row["env_steps"]]
     assert spoke
     for row, text in spoke:
@@ -229,8 +221,7 @@ def test_a_model_that_called_tools_in_a_rollout_function_and_then_spoke_has_stop
     assert "stop" in {row["stop_reason"] for row, _ in spoke}
 
 
-@pytest.mark.parametrize("by", ["row", "current_row"])
-def test_who_says_that_it_was_a_last_answer_is_believed_by_the_waterfall_too(db: Path, moody: str, by: str) -> None:
+def test_who_says_that_it_was_a_last_answer_is_believed_by_the_waterfall_too(db: Path, moody: str) -> None:
     with start_run(db=db) as run, openenv.GenericEnvClient(moody).sync() as env:
         for place in range(32):
             with run.rollout("Say it.", step=place // 4, group=str(place // 4)) as row:
@@ -239,7 +230,7 @@ def test_who_says_that_it_was_a_last_answer_is_believed_by_the_waterfall_too(db:
                     row.turn(text, finish="stop")
                     if text == "hello":
                         env.step({"message": text})
-                (row if by == "row" else current_row()).stop("stop")
+                (row if place % 4 < 2 else current_row()).stop("stop")
                 row.score(place % 2)
     rows = rows_of(db)
     assert {(row["stop_reason"], row["parse_failures"], row["parse_tail"]) for row in rows} == {("stop", 1, 0)}
@@ -324,7 +315,7 @@ def test_a_completion_without_room_for_a_tools_answer_is_not_truncated(
     factory, tools = (record_environment(Wordy, db=db), None) if by_environment else (None, [guess])
     rows = [{"prompt": [tiny_model.say("user", "Guess." if by_environment else f"Guess. Game {i}.")]} for i in range(8)]
     dataset = datasets.Dataset.from_list(rows)
-    trainer = make_trainer(taught, factory, tmp_path / "out", seen, tools=tools, dataset=dataset, max_steps=6)
+    trainer = make_trainer(taught, factory, tmp_path / "out", seen, tools=tools, dataset=dataset, max_steps=4)
     if not by_environment:
         record_trainer(trainer, db=db)
     trainer.train()
@@ -347,7 +338,7 @@ def test_a_generation_that_was_cut_is_truncated_whatever_a_tool_said(taught: Any
     db, seen = tmp_path / "a.db", Seen()
     rows = datasets.Dataset.from_list([{"prompt": [tiny_model.say("user", "Guess.")]} for _ in range(8)])
     factory = record_environment(Wordy, db=db)
-    make_trainer(taught, factory, tmp_path / "out", seen, dataset=rows, max_steps=4, max_completion_length=28).train()
+    make_trainer(taught, factory, tmp_path / "out", seen, dataset=rows, max_steps=2, max_completion_length=28).train()
     cut = [row for row in rows_of(db) if row["completion_ids"][-1] != taught[0].eos_token_id]
     assert cut
     assert {(row["stop_reason"], row["no_room"]) for row in cut} == {("length", 0)}

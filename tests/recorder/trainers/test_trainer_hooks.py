@@ -306,7 +306,11 @@ def test_skyrl_passes_its_trajectories_and_logs_as_before() -> None:
     call(logger, output(), prompts, 1, "train", include_idx=False)
     assert [given["num_samples"] for given in logger.logged] == [0]
     assert logger.logged[0]["include_idx"] is False
-    found = rows("skyrl")
+    call(logger, output(), prompts, None, "eval", num_turns_list=[2, 1, 1, 1])
+    every = rows("skyrl")
+    found, evaluated = (every[every["mode"] == mode].reset_index(drop=True) for mode in ("train", "eval"))
+    assert (set(evaluated.step), evaluated.group.nunique()) == ({0}, 4)
+    assert (evaluated.metadata[0]["metrics"]["num_turns"], evaluated.sampling[0]) == (2.0, {"temperature": 0.0})
     assert load_runs().name[0] == "sky"
     assert found[["mode", "step", "model"]].drop_duplicates().to_numpy().tolist() == [["train", 1, "Qwen/Qwen3-4B"]]
     assert [name.rpartition("/")[2] for name in found.group] == ["0", "0", "1", "1"]
@@ -323,16 +327,6 @@ def test_skyrl_passes_its_trajectories_and_logs_as_before() -> None:
     assert found.metadata[1]["why"] == "right"
     assert found.sampling[0] == {"temperature": 1.0, "max_generate_length": 64}
     assert load_scalars(found.run[0]).loc[1].to_dict() == {"generate/avg_num_tokens": 3.0}
-
-
-def test_an_evaluation_of_skyrl_has_turns_that_it_counted() -> None:
-    logger = skyrl_hooks.recorded(TrajectoryLogger(), skyrl_config())
-    call(logger, output(), [[{"role": "user", "content": "Guess"}]] * 4, None, "eval", num_turns_list=[2, 1, 1, 1])
-    found = rows("skyrl")
-    assert found[["mode", "step"]].drop_duplicates().to_numpy().tolist() == [["eval", 0]]
-    assert found.group.nunique() == 4
-    assert found.metadata[0]["metrics"]["num_turns"] == 2.0
-    assert found.sampling[0] == {"temperature": 0.0}
 
 
 def test_of_a_trajectory_in_steps_the_last_is_a_row() -> None:
@@ -443,13 +437,6 @@ def verl(monkeypatch: pytest.MonkeyPatch) -> type[Trainer]:
     return kind
 
 
-def test_a_response_of_verl_without_its_end_has_no_stop_reason(verl: type[Trainer]) -> None:
-    trainer = verl()
-    trainer.tokenizer.eos_token_id = -1
-    trainer.fit()
-    assert load_run("latest").stop_reason.tolist() == ["not_recorded", "not_recorded", "length", "not_recorded"]
-
-
 def test_verl_passes_its_batch_and_dumps_as_before(verl: type[Trainer]) -> None:
     trainer = verl()
     assert trainer.fit() == "done"
@@ -483,10 +470,15 @@ def test_verl_passes_its_batch_and_dumps_as_before(verl: type[Trainer]) -> None:
     assert found.sampling[0] == {"temperature": 1.0, "top_p": 0.9, "top_k": -1, "max_tokens": 30}
 
 
-def test_an_exception_of_the_training_is_the_run_s(verl: type[Trainer]) -> None:
+def test_an_exception_of_the_training_is_the_run_s_and_a_response_without_its_end_has_no_stop_reason(
+    verl: type[Trainer],
+) -> None:
+    trainer = verl()
+    trainer.tokenizer.eos_token_id = -1
     with pytest.raises(ValueError, match="out of memory"):
-        verl().fit(fails=True)
+        trainer.fit(fails=True)
     assert load_runs().state[0] == "failed"
+    assert load_run("latest").stop_reason.tolist() == ["not_recorded", "not_recorded", "length", "not_recorded"]
 
 
 def test_a_batch_in_transfer_queue_is_read_from_it(verl: type[Trainer], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -619,8 +611,8 @@ def played(loop: Any, **given: Any) -> Any:
     return asyncio.run(loop.run({}, raw_prompt=[{"role": "user", "content": "Guess"}], **given))
 
 
-def loop_row(verl: type[Trainer], output: Any, width: int = 400) -> Any:
-    """The row of a rollout that an agent loop returned, as `fit()` passes it on."""
+def pass_on(trainer: Trainer, output: Any, width: int = 400) -> None:
+    """A rollout that an agent loop returned, as `fit()` does."""
     prompt, size = ids(CHAT.format(0)), len(output.ids)
 
     def padded(row: list[Any]) -> Any:
@@ -631,17 +623,16 @@ def loop_row(verl: type[Trainer], output: Any, width: int = 400) -> Any:
         "attention_mask": padded([1] * (len(prompt) + size)), "token_level_scores": padded([1.0] + [0.0] * (size - 1)),
     }  # fmt: skip
     others = {name: objects([value]) for name, value in {"uid": "u", **output.extra_fields}.items()}
-    trainer = verl()
     rollout = Config(ROLLOUT, response_length=ToolAgentLoop.response_length)
     trainer.config = Config(CONFIG, actor_rollout_ref=Config(model=Config(path="tiny"), rollout=rollout))
     trainer._log_rollout_data(SimpleNamespace(batch=tensors, non_tensor_batch=others), {}, {}, "folder")
-    return rows("verl").iloc[0]
 
 
 def test_tool_calls_of_verl_s_loop_are_actions_with_their_answers_and_times(
     verl: type[Trainer], agent_loop: Any
 ) -> None:
-    found = loop_row(verl, played(agent_loop(CALL + CALL, "4<|im_end|>"), extra_info={"index": 1}))
+    pass_on(verl(), played(agent_loop(CALL + CALL, "4<|im_end|>"), extra_info={"index": 1}))
+    found = rows("verl").iloc[0]
     assert (found.status, found.stop_reason, found.turns) == ("ok", "stop", 2)
     sent = {"name": "add", "arguments": '{"a": 1}'}
     assert [(it["turn"], it["action"], it["observation"]) for it in found.actions] == [
@@ -653,21 +644,17 @@ def test_tool_calls_of_verl_s_loop_are_actions_with_their_answers_and_times(
     assert "extras" not in found.metadata
 
 
-@pytest.mark.parametrize(
-    ("answers", "heard", "reason"),
-    [
-        ([CALL, CALL, CALL], "2", "turn_limit"),
-        ([CALL, CALL, "4<|im_end|>"], "2", "stop"),
-        ([CALL], "2 " * 300, "length"),
-        (["4" * 300], "2", "length"),
-        ([CALL, ""], "2", "not_recorded"),
-    ],
-)
-def test_the_stop_reason_of_verl_s_loop_is_the_limit_that_ended_it(
-    verl: type[Trainer], agent_loop: Any, answers: list[str], heard: str, reason: str
-) -> None:
-    found = loop_row(verl, played(agent_loop(*answers, heard=heard)))
-    assert (found.status, found.stop_reason, found.turns) == ("ok", reason, len(answers))
+def test_the_stop_reason_of_verl_s_loop_is_the_limit_that_ended_it(verl: type[Trainer], agent_loop: Any) -> None:
+    ends: list[tuple[list[str], str, str]] = [
+        ([CALL, CALL, CALL], "2", "turn_limit"), ([CALL, CALL, "4<|im_end|>"], "2", "stop"),
+        ([CALL], "2 " * 300, "length"), (["4" * 300], "2", "length"), ([CALL, ""], "2", "not_recorded"),
+    ]  # fmt: skip
+    for answers, heard, _ in ends:
+        pass_on(verl(), played(agent_loop(*answers, heard=heard)))
+    found = rows("verl")
+    assert set(found.status) == {"ok"}
+    told = [(reason, len(answers)) for answers, _, reason in ends]
+    assert [*zip(found.stop_reason, found.turns, strict=True)] == told
 
 
 def test_verl_s_loop_hides_nothing_from_reward_functions_and_fails_alone(

@@ -48,15 +48,6 @@ def test_prompts_that_were_tokenised_anew_fall_back_on_the_sampled_tokens() -> N
     assert {row.evidence for row in found.rows} == {"tokens"}
 
 
-def test_rows_of_a_function_that_raised_are_told_apart_by_what_their_contexts_go_on_from() -> None:
-    calls = [generation(1, ([1, 2], [3, END])), generation(3, ([1, 2, 3, END, 7], [4, END]))]
-    calls += [generation(5, ([1, 2], [5, END]))]
-    episodes = [env(0, "reset"), env(2, "step"), env(4, "reset"), env(6, "step", error="ValueError: dead")]
-    found = attribute_unfinished(3, Seen(calls, episodes))
-    assert orders(found) == [([1, 3], [0, 2]), ([5], [4, 6]), ([], [])]
-    assert [turn.start for turn in found.rows[0].turns] == [0, 3]
-
-
 class Strands:
     """Strands below one function's own, and calls made in them."""
 
@@ -83,8 +74,8 @@ def by_kind(calls: list[Any]) -> Seen:
 PROMPT = [1, 2]
 TWIN = ids(3, END, 7, 4, END)
 """Two turns."""
-
-
+STRANDS = Strands()
+ONE, TWO = STRANDS.start(), STRANDS.start()
 SECOND = ([1, 2, 3, END, 7], [4, END])
 """What the second of two turns was asked and said."""
 RETOKENISED: list[Any] = [
@@ -139,6 +130,33 @@ EACH: dict[str, tuple[list[list[int]], list[Any], Found, int]] = {
         [*OF_TWO_TURNS, env(4, "step"), env(5, "reset"), generation(6, (PROMPT, [3, END])), env(7, "step")],
         [([6], [5, 7]), ([1, 3], [0, 2, 4])], 0,
     ),
+    "a worker plays one row after another": (
+        [[3, END], [4, END], [5, END], [6, END]],
+        [
+            *at(ONE, env(0, "reset", 0), generation(2, (PROMPT, [3, END])), env(4, "step", 0)),
+            *at(TWO, env(1, "reset", 1), generation(3, (PROMPT, [4, END])), env(5, "step", 1)),
+            *at(TWO, env(6, "reset", 1), generation(7, (PROMPT, [5, END])), env(9, "step", 1)),
+            *at(ONE, env(8, "reset", 0), generation(10, (PROMPT, [6, END])), env(11, "step", 0)),
+        ],
+        [([2], [0, 4]), ([3], [1, 5]), ([7], [6, 9]), ([10], [8, 11])], 0,
+    ),
+    "twins of workers whose contexts are tokenised anew keep their turns": (
+        [[*TWIN], [*TWIN], [5, END]],
+        [
+            *at(ONE, generation(0, ([8, 8], [3, END])), generation(3, ([8, 5, 8], [4, END]))),
+            *at(TWO, generation(1, ([8, 8], [3, END])), generation(2, ([8, 5, 8], [4, END]))),
+            *at(ONE, generation(4, (PROMPT, [5, END]))),
+        ],
+        [([0, 3], []), ([1, 2], []), ([4], [])], 0,
+    ),
+    "a judge's answer in the row's task is no turn, where the task is not all there is": (
+        [[3, END]],
+        [
+            *at(ONE, env(0, "reset"), generation(1, (PROMPT, [3, END])), env(2, "step")), env(9, "reset", 1),
+            *at(ONE, replace(generation(3, ([70], [80])), seam="openai", sampling={"model": "judge"})),
+        ],
+        [([1], [0, 2])], 2,
+    ),
 }  # fmt: skip
 
 
@@ -146,7 +164,7 @@ EACH: dict[str, tuple[list[list[int]], list[Any], Found, int]] = {
 def test_each_call_is_its_rows_or_nobodys(
     completions: list[list[int]], calls: list[Any], found: Found, lost: int
 ) -> None:
-    rows = attribute([ids(*PROMPT)] * 2, [ids(*one) for one in completions], by_kind(calls))
+    rows = attribute([ids(*PROMPT)] * len(completions), [ids(*one) for one in completions], by_kind(calls))
     assert (orders(rows), rows.unattributed) == (found, lost)
 
 
@@ -174,6 +192,34 @@ RAISED: dict[str, tuple[list[Any], Found, int]] = {
         [*OF_TWO_TURNS[:3], env(3, "reset"), generation(4, ([5, 6], [3, END])), env(5, "step")],
         [([1], [0, 2]), ([4], [3, 5]), ([], [])], 0,
     ),
+    "rows are told apart by what their contexts go on from": (
+        [
+            *OF_TWO_TURNS, env(4, "reset"), generation(5, (PROMPT, [5, END])), env(6, "step", error="ValueError: dead"),
+        ],
+        [([1, 3], [0, 2]), ([5], [4, 6]), ([], [])], 0,
+    ),
+    "turns tokenised anew together are nobodys": (
+        [
+            generation(1, (PROMPT, [3, END]), (PROMPT, [4, END])), env(0, "reset"), env(2, "step"),
+            generation(3, ([1, 2, 30, END, 7], [4, END]), ([1, 2, 40, END, 7], [4, END])),
+        ],
+        [([1], []), ([1], []), ([], [])], 4,
+    ),
+    "rows under way are told apart by their tasks": (
+        [
+            *at(TWO, env(0, "reset", 1), generation(1, (PROMPT, [3, END])), env(2, "step", 1)),
+            *at(ONE, replace(env(3, "reset", 0), seconds=None), generation(4, (PROMPT, [3, END]))),
+        ],
+        [([4], [3]), ([1], [0, 2]), ([], [])], 0,
+    ),
+    "generations given to an executor one by one are turns, not rows": (
+        [
+            *at(STRANDS.start(), generation(0, (PROMPT, [3, END]))), *at(STRANDS.start(), generation(1, SECOND)),
+            *at(STRANDS.start(), generation(2, ([1, 2, 3, END, 7, 4, END, 7], [5, END]))),
+            *at(STRANDS.start(), generation(3, (PROMPT, [6, END]))),
+        ],
+        [([0, 1, 2], []), ([3], []), ([], [])], 0,
+    ),
 }  # fmt: skip
 
 
@@ -183,11 +229,9 @@ def test_calls_of_a_function_that_raised_are_their_rows_or_nobodys(calls: list[A
     assert (orders(rows), rows.unattributed) == (found, lost)
 
 
-def test_turns_tokenised_anew_together_are_nobodys() -> None:
-    calls = [generation(1, ([1, 2], [3, END]), ([1, 2], [4, END])), env(0, "reset"), env(2, "step")]
-    calls += [generation(3, ([1, 2, 30, END, 7], [4, END]), ([1, 2, 40, END, 7], [4, END]))]
-    found = attribute_unfinished(3, by_kind(calls))
-    assert [generations for generations, _ in orders(found)] == [[1], [1], []]
+def test_turns_of_a_function_that_raised_start_where_a_completion_would_have_them() -> None:
+    found = attribute_unfinished(1, by_kind(OF_TWO_TURNS))
+    assert [turn.start for turn in found.rows[0].turns] == [0, 3]
 
 
 def twin(strand: Strand, orders: Seq[int], client: int, *, reward: float = 1.0) -> list[Any]:
@@ -218,28 +262,6 @@ def test_twins_of_workers_are_not_guessed_at() -> None:
     assert found.unattributed == 6
 
 
-def test_twins_of_workers_whose_contexts_are_tokenised_anew_keep_their_turns() -> None:
-    strands = Strands()
-    one, two = strands.start(), strands.start()
-    calls = at(one, generation(0, ([8, 8], [3, END])), generation(3, ([8, 5, 8], [4, END])))
-    calls += at(two, generation(1, ([8, 8], [3, END])), generation(2, ([8, 5, 8], [4, END])))
-    calls += at(one, generation(4, (PROMPT, [5, END])))
-    found = attribute([ids(*PROMPT)] * 3, [TWIN, TWIN, ids(5, END)], by_kind(calls))
-    assert orders(found) == [([0, 3], []), ([1, 2], []), ([4], [])]
-
-
-def test_a_worker_plays_one_row_after_another() -> None:
-    strands = Strands()
-    one, two = strands.start(), strands.start()
-    calls = at(one, env(0, "reset", 0), generation(2, (PROMPT, [3, END])), env(4, "step", 0))
-    calls += at(two, env(1, "reset", 1), generation(3, (PROMPT, [4, END])), env(5, "step", 1))
-    calls += at(two, env(6, "reset", 1), generation(7, (PROMPT, [5, END])), env(9, "step", 1))
-    calls += at(one, env(8, "reset", 0), generation(10, (PROMPT, [6, END])), env(11, "step", 0))
-    found = attribute([ids(*PROMPT)] * 4, [ids(n, END) for n in (3, 4, 5, 6)], by_kind(calls))
-    assert orders(found) == [([2], [0, 4]), ([3], [1, 5]), ([7], [6, 9]), ([10], [8, 11])]
-    assert found.unattributed == 0
-
-
 def test_a_row_whose_environment_never_came_up_is_found_by_its_task() -> None:
     strands = Strands()
     first, second = strands.start(), strands.start()
@@ -258,16 +280,6 @@ def test_only_the_last_turn_returned() -> None:
     found = attribute([ids(5, 5), ids(5, 6)], [ids(4, END), ids(8, END)], by_kind(alone + other))
     assert orders(found) == [([1, 3], [0, 2, 4]), ([11, 13], [10, 12, 14])]
     assert [turn.start for turn in found.rows[1].turns] == [None, 0]
-
-
-def test_a_judges_generation_in_the_rows_task_is_no_turn() -> None:
-    row = Strands().start()
-    judged = replace(generation(3, ([70], [80])), seam="openai", sampling={"model": "judge"})
-    calls = at(row, env(0, "reset"), generation(1, (PROMPT, [3, END])), env(2, "step"), judged)
-    calls += [env(9, "reset", 1)]  # of no row, so that the task is not all there is
-    found = attribute([ids(*PROMPT)], [ids(3, END)], by_kind(calls))
-    assert orders(found) == [([1], [0, 2])]
-    assert found.unattributed == 2
 
 
 def test_a_tool_that_is_a_function_belongs_to_the_row_that_asked_for_it() -> None:
@@ -328,15 +340,6 @@ def test_a_call_within_a_tool_is_its_child() -> None:
     found = attribute([ids(*PROMPT)], [TWIN], by_kind(calls))
     assert orders(found) == [([0, 3], [1])]
     assert [call.order for call in found.rows[0].children] == [2]
-
-
-def test_rows_under_way_are_told_apart_by_their_tasks() -> None:
-    strands = Strands()
-    first, second = strands.start(), strands.start()
-    calls = at(second, env(0, "reset", 1), generation(1, (PROMPT, [3, END])), env(2, "step", 1))
-    calls += at(first, replace(env(3, "reset", 0), seconds=None), generation(4, (PROMPT, [3, END])))
-    found = attribute_unfinished(2, by_kind(calls))
-    assert orders(found) == [([4], [3]), ([1], [0, 2])]
 
 
 def test_a_generation_whose_request_names_its_row_is_that_rows() -> None:
@@ -401,20 +404,10 @@ def test_rows_that_raised_are_told_apart_by_their_prompts() -> None:
     assert [row.evidence for row in found.rows] == ["prompt", "prompt", "prompt", None]
 
 
-def test_generations_given_to_an_executor_one_by_one_are_turns_not_rows() -> None:
-    strands = Strands()
-    contexts = ([1, 2], [1, 2, 3, END, 7], [1, 2, 3, END, 7, 4, END, 7], [1, 2])
-    answers = ([3, END], [4, END], [5, END], [6, END])
-    calls = []
-    for i, pair in enumerate(zip(contexts, answers, strict=True)):
-        calls += at(strands.start(), generation(i, pair))
-    assert orders(attribute_unfinished(4, by_kind(calls))) == [([0, 1, 2], []), ([3], []), ([], []), ([], [])]
-
-
 def test_a_chain_that_stands_whole_in_a_row_is_found_as_by_its_parts() -> None:
     random = np.random.default_rng(0)
     whole = 0
-    for _ in range(3_000):
+    for _ in range(1_000):
         tokens = random.integers(0, 3, 12).tolist()
         cuts = sorted(random.integers(0, 13, 4).tolist())
         row = RowTokens(ids(*tokens[: cuts[0]]), ids(*tokens[cuts[0] :]))
@@ -426,7 +419,7 @@ def test_a_chain_that_stands_whole_in_a_row_is_found_as_by_its_parts() -> None:
         found = fit(chain, row, str)
         whole += _whole_fit(chain, row) is not None
         assert found == (_fit_by_parts(chain, row, str) or _cut_fit(chain, row))
-    assert 300 < whole < 2_700
+    assert 100 < whole < 900
 
 
 def round_robin_of(rows: int) -> tuple[list[Ids], list[Ids], Seen]:
