@@ -130,9 +130,10 @@ def check_new(path: Path, few: int = 0) -> None:
     addresses = [address for run in runs for address in cases([*pages(path, run).values()], few)]
     for run in runs:
         load_run(run, path)
-    with TestClient(create_app(path, hosts=["*"])) as client:
-        answers = {address: client.get(address).status_code for address in addresses}
-    assert answers == dict.fromkeys(addresses, 200)
+    if addresses:
+        with TestClient(create_app(path, hosts=["*"])) as client:
+            answers = {address: client.get(address).status_code for address in addresses}
+        assert answers == dict.fromkeys(addresses, 200)
 
 
 def test_a_whole_file_is_read_to_the_last_value(whole: Path, old: Path, new: Path) -> None:
@@ -217,7 +218,7 @@ def test_a_rollout_whose_payload_is_lost_stays(
 
 
 @pytest.mark.parametrize(
-    "name", ["run", *cases(["tokenizer", "text", "run_source", "scalar", "row_tag", "tag_by_row", "image"], 2)]
+    "name", ["run", *cases(["text", "tokenizer", "run_source", "scalar", "row_tag", "tag_by_row", "image"], 1)]
 )
 def test_any_other_table_may_be_lost(whole: Path, old: Path, new: Path, name: str) -> None:
     zero(old, name, "leaf")
@@ -237,7 +238,7 @@ def test_after_a_hundred_random_bytes_nearly_all_is_there_and_opens(
     assert not is_complete(recover(old, new))
     kept = rollouts(whole).keys() & rollouts(new).keys()
     assert len(kept) > 884
-    check_new(new, few=6)
+    check_new(new, few=3)
 
 
 @pytest.mark.parametrize("share", cases([0.6, 0.4, 0.1], 1))
