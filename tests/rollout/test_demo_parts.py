@@ -57,7 +57,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Watched:
 
     before = set(threading.enumerate())
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("logs_ui.rollout.demo.guess_model.warm_up", partial(guess_model.warm_up, steps=10))  # enough
+        patched.setattr("logs_ui.rollout.demo.guess_model.warm_up", partial(guess_model.warm_up, steps=50))  # enough
         train_demo(
             DemoSettings(steps=2, seed=1, output_dir=tmp_path_factory.mktemp("demo")),
             wrap=listen,

@@ -405,7 +405,7 @@ def test_where_it_ends_again_and_again_a_thread_writes_what_it_had_not_and_adds_
     kill_helper(writer)
     write(writer, row("b"), bad)
     assert isinstance(writer._outlet, Committer)
-    assert writer._queue.dropped + writer._dropped_before + writer._outlet.dropped == 3
+    wait_until(lambda: writer._queue.dropped + writer._dropped_before + writer._outlet.dropped == 3)
     assert stored(db, "select uid from evaluation_row") == [("a",), ("b",)]
     assert stored(db, "select unattributed_calls from run") == [(1,)]
     assert "a thread of the training writes" in caplog.text
