@@ -44,7 +44,6 @@ from tests.support.card_keys import CARD_KEYS
 from tests.support.command import typed
 from tests.support.dashboard import dashboard
 from tests.support.factory import make_run as make_factory_run
-from tests.support.training import guess_server, make_trainer, sequential
 
 HOSTILE = "<b>\x1b[31mred\u202e\n[bold]x[/]"
 
@@ -340,16 +339,6 @@ def test_settings_that_cannot_be_read_count_as_none(own: Path) -> None:
         connection.execute(later)
     assert settings(own) == Settings(steps=4, thresholds={"of_tomorrow": 1.0})
     assert diagnose(db=own).cards
-
-
-@pytest.mark.exhaustive
-def test_record_keeps_settings_with_the_run(tmp_path: Path) -> None:
-    wanted = Settings(max_reward=1.0, thresholds={"truncation": 0.2})
-    db = tmp_path / "a.db"
-    with guess_server() as url:
-        rollout_func = record(sequential(url), db=db, diagnosis=wanted, announce=False)
-        make_trainer(rollout_func, tmp_path / "out", warm=0, max_steps=1).train()
-    assert settings(db) == wanted
 
 
 @pytest.mark.parametrize("door", [record, record_environment])
