@@ -20,6 +20,7 @@ from tests.support.command import serving
 
 ROOT = Path(__file__).parents[2]
 TRAINING = {"torch", "trl", "transformers", "openenv", "vllm", "datasets", "accelerate"}
+READING = "from logs_ui.recorder import DiagnosisCallback, diagnose, export_run"
 WEB = {"fastapi", "starlette", "jinja2", "typer", "uvicorn"}
 
 
@@ -32,15 +33,11 @@ def modules_after(statement: str) -> set[str]:
 @pytest.mark.parametrize(
     ("statement", "unwanted"),
     [
-        (
-            "from logs_ui.recorder import record; record(lambda prompts, trainer: None)",
-            WEB | TRAINING | {"pandas", "pyarrow"},
-        ),
-        ("from logs_ui.app.main import create_app; import logs_ui.app.commands.cli", TRAINING),
+        (f"import logs_ui.app.commands.cli, logs_ui.app.main; {READING}", TRAINING | {"pandas", "pyarrow"}),
         ("import logs_ui.rollout; logs_ui.rollout.openenv_rollout_func", TRAINING | {"fastapi"}),
         ("import logs_ui.rollout.demo.demo", TRAINING),
     ],
-    ids=["recording", "the dashboard", "a rollout function", "the demo"],
+    ids=["the dashboard and a diagnosis", "a rollout function", "the demo"],
 )
 def test_a_part_imports_no_more_than_it_needs(statement: str, unwanted: set[str]) -> None:
     assert not modules_after(statement) & unwanted

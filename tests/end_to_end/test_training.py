@@ -5,19 +5,22 @@ import gc
 import os
 import types
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import zstandard
 from sqlmodel import Session, select
+from tokenizers import Tokenizer as Spelling
 
 from logs_ui.recorder import flush, load_run, record, record_environment
 from logs_ui.recorder.guard import RAISE_VARIABLE, guard
 from logs_ui.recorder.queries import run_sources, source_texts
 from logs_ui.recorder.rows.rollout_call import RolloutCall
 from logs_ui.recorder.storage.database import reading_engine
-from logs_ui.recorder.storage.tables import Run, Scalar
+from logs_ui.recorder.storage.tables import Run, Scalar, Tokenizer
 from logs_ui.recorder.vocabulary import SourceKind
 from logs_ui.rollout.demo.demo import GuessServer
 from tests.support.exhaustive import cases
@@ -82,7 +85,7 @@ def test_a_sequential_function_is_recorded_as_it_saw_itself(game_url: str, db: P
 def test_rewards_and_advantages_are_what_trl_logged_row_by_row(game_url: str, tmp_path: Path) -> None:
     db, out = tmp_path / "a.db", tmp_path / "out"
     trainer = make_trainer(
-        record(sequential(game_url), db=db), out, reward_funcs=[solved, picky], reward_weights=[1.0, 0.3], max_steps=3
+        record(sequential(game_url), db=db), out, reward_funcs=[solved, picky], reward_weights=[1.0, 0.3]
     )
     trainer.train()
     rows, logged = load_run(db=db), logged_by_trl(out)
@@ -124,51 +127,109 @@ def test_a_row_that_no_function_scored_has_no_reward_but_is_not_awaited(recorded
     assert (rows.advantage[1:] == 0).all()
 
 
-def test_the_run_keeps_what_its_trainer_was(
-    game_url: str, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LOGS_UI_RUN", "first")
-    trainer = make_trainer(
-        record(sequential(game_url), db=db), tmp_path / "out", run_name="my run", reward_funcs=[measuring]
-    )
-    trainer.train()
-    run = last_run(db)
+@dataclass
+class Once:
+    """A training of one step, which several tests read: its trainer, what its rollout function was called with and
+    returned, within record() and outside of it, and what was recorded.
+    """
+
+    db: Path
+    trainer: Any = None
+    inside: list[Any] = field(default_factory=list)
+    outside: list[Any] = field(default_factory=list)
+    rows: Any = None
+
+    def run(self) -> Run:
+        return last_run(self.db)
+
+
+@pytest.fixture(scope="module")
+def once(game_url: str, tmp_path_factory: pytest.TempPathFactory) -> Once:
+    class ByName(trl.GRPOTrainer):  # type: ignore[misc]
+        def _generate_and_score_completions(self, inputs: Any, **_: Any) -> Any:
+            return super()._generate_and_score_completions(inputs=inputs)
+
+        def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
+            return super()._calculate_rewards(
+                inputs=inputs, prompts=prompts, completions=completions, completion_ids_list=completion_ids_list
+            )
+
+    inner, it = sequential(game_url), Once(tmp_path_factory.mktemp("once") / "a.db")
+
+    @record(db=it.db, task=lambda row: f"{row['task']}!")
+    def rollout_func(prompts: Any, trainer: Any) -> Any:
+        """Its docstring."""
+        it.inside.append((prompts, trainer, inner(prompts, trainer)))
+        return it.inside[-1][-1]
+
+    def spy(prompts: Any, trainer: Any) -> Any:
+        it.outside.append((prompts, trainer, rollout_func(prompts, trainer)))
+        return it.outside[-1][-1]
+
+    twins = [lambda env_reward, **_: env_reward, lambda env_reward, **_: [2.0 for _ in env_reward]]
+    settings: dict[str, Any] = {"reward_funcs": [measuring, *twins], "reward_weights": [1.0, 1.0, 0.5]}
+    settings |= {"run_name": "my run", "max_steps": 1, "shuffle_dataset": False}
+    assert (rollout_func.__name__, rollout_func.__doc__) == ("rollout_func", "Its docstring.")
+    it.trainer = make_trainer(rollout_func, it.db.with_name("out"), kind=ByName, **settings)
+    it.trainer.rollout_func = spy
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("LOGS_UI_RUN", "first")
+        it.trainer.train()
+    it.rows = load_run(db=it.db)
+    return it
+
+
+def test_the_run_keeps_what_its_trainer_was(once: Once) -> None:
+    run, trainer = once.run(), once.trainer
     assert (run.uid, run.name, run.state, run.parent) == ("first", "my run", "finished", None)
-    assert (run.max_steps, run.num_generations) == (2, GROUP)
+    assert (run.max_steps, run.num_generations) == (1, GROUP)
     assert run.config["learning_rate"] == 1e-3
     assert run.versions["torch"] == torch.torch_version.__version__
     assert run.git_commit is None or len(run.git_commit) == 40
-    engine = reading_engine(db)
+    engine = reading_engine(once.db)
     (found,) = run_sources(engine, [run.id or 0]).values()
     texts = source_texts(engine, [source.hash for source in found if source.hash])
-    made_of = {source.kind: (source.name, source.weight, texts[source.hash or ""]) for source in found}
-    name, weight, reward = made_of[SourceKind.REWARD]
-    assert (name, weight) == ("measuring", 1.0)
-    assert reward.startswith("def measuring(")
-    assert "def rollout_func(prompts" in made_of[SourceKind.ROLLOUT][2]
-    assert made_of[SourceKind.CHAT_TEMPLATE][2] == trainer.processing_class.chat_template
-    assert f"rows: {len(trainer.train_dataset)}" in made_of[SourceKind.DATASET][2]
-    with Session(reading_engine(db)) as session:
+    made_of = {source.kind: texts[source.hash or ""] for source in found}
+    of_reward = next(source for source in found if source.name == "measuring")
+    assert (of_reward.kind, of_reward.weight) == (SourceKind.REWARD, 1.0)
+    assert texts[of_reward.hash or ""].startswith("def measuring(")
+    assert "def spy(prompts" in made_of[SourceKind.ROLLOUT]
+    assert made_of[SourceKind.CHAT_TEMPLATE] == trainer.processing_class.chat_template
+    assert f"rows: {len(trainer.train_dataset)}" in made_of[SourceKind.DATASET]
+    with Session(engine) as session:
         scalars = {(s.step, s.name): s.value for s in session.exec(select(Scalar))}
     logged = {(entry["step"], name): value for entry in trainer.state.log_history for name, value in entry.items()}
     for name in ("loss", "grad_norm", "learning_rate", "entropy", "reward", "clip_ratio/region_mean", "best"):
         assert scalars[1, name] == pytest.approx(logged[1, name])
 
 
-def test_the_stored_tokenizer_spells_the_stored_ids(game_url: str, db: Path, tmp_path: Path) -> None:
-    import zstandard
-    from tokenizers import Tokenizer as Spelling
-
-    from logs_ui.recorder.storage.tables import Tokenizer
-
-    trainer = make_trainer(record(sequential(game_url), db=db), tmp_path / "out", max_steps=1)
-    trainer.train()
-    rows = load_run(db=db)
-    with Session(reading_engine(db)) as session:
+def test_the_stored_tokenizer_spells_the_stored_ids(once: Once) -> None:
+    with Session(reading_engine(once.db)) as session:
         (stored,) = session.exec(select(Tokenizer)).all()
     spelling = Spelling.from_str(zstandard.decompress(stored.data).decode())
-    for ids in rows.completion_ids:
-        assert spelling.decode(ids, skip_special_tokens=False) == trainer.processing_class.decode(ids)
+    for ids in once.rows.completion_ids:
+        assert spelling.decode(ids, skip_special_tokens=False) == once.trainer.processing_class.decode(ids)
+
+
+def test_the_function_gets_the_same_arguments_and_gives_the_same_object(once: Once) -> None:
+    for inside, outside in zip(once.inside, once.outside, strict=True):
+        assert all(one is other for one, other in zip(inside, outside, strict=True))
+    assert once.inside[0][1] is once.trainer
+    assert set(once.rows.eval_name) == {"rollout_func"}
+
+
+def test_the_user_names_the_task(once: Once) -> None:
+    assert "easy: 1-3!" in set(once.rows.task)
+
+
+def test_two_reward_functions_of_one_name_both_count(once: Once) -> None:
+    assert [values["<lambda>_2"] for values in once.rows.rewards] == [2.0] * ROWS
+    assert once.rows.reward_weights[0] == {"measuring": 1.0, "<lambda>": 1.0, "<lambda>_2": 0.5}
+
+
+def test_a_subclass_that_calls_what_it_overrides_by_name_is_recorded(once: Once) -> None:
+    assert once.rows.advantage.notna().all()
+    assert once.rows.reward.notna().all()
 
 
 @pytest.mark.exhaustive
@@ -192,8 +253,8 @@ def test_groups_stay_apart_where_a_step_repeats(recorded: Callable[..., Any]) ->
 
 
 def trained(rollout_func: Any, folder: Path) -> list[Any]:
-    """The model's parameters, after three steps."""
-    trainer = make_trainer(rollout_func, folder, max_steps=3)
+    """The model's parameters, after two steps."""
+    trainer = make_trainer(rollout_func, folder)
     trainer.train()
     return [parameter.detach().clone() for parameter in trainer.model.parameters()]
 
@@ -207,38 +268,6 @@ def plain(game_url: str, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
 def test_recording_changes_nothing_in_the_training(game_url: str, plain: list[Any], tmp_path: Path) -> None:
     recorded = trained(record(db=tmp_path / "a.db")(sequential(game_url)), tmp_path / "recorded")
     assert all(torch.equal(a, b) for a, b in zip(plain, recorded, strict=True))
-
-
-def test_the_function_gets_the_same_arguments_and_gives_the_same_object(game_url: str, tmp_path: Path) -> None:
-    inner = sequential(game_url)
-    passed: list[Any] = []
-    given: list[Any] = []
-
-    @record(db=tmp_path / "a.db")
-    def rollout_func(prompts: Any, trainer: Any) -> Any:
-        """Its docstring."""
-        passed.append((prompts, trainer))
-        given.append(inner(prompts, trainer))
-        return given[-1]
-
-    trainer = make_trainer(rollout_func, tmp_path / "out", max_steps=1)
-    taken: list[Any] = []
-    outer = trainer.rollout_func
-    prompts: list[Any] = []
-
-    def spy(called_with: Any, with_trainer: Any) -> Any:
-        prompts.append(called_with)
-        taken.append(outer(called_with, with_trainer))
-        return taken[-1]
-
-    trainer.rollout_func = spy
-    trainer.train()
-    assert rollout_func.__name__ == "rollout_func"
-    assert rollout_func.__doc__ == "Its docstring."
-    assert taken[0] is given[0]
-    assert passed[0][0] is prompts[0]
-    assert passed[0][1] is trainer
-    assert set(load_run(db=tmp_path / "a.db").eval_name) == {"rollout_func"}
 
 
 @pytest.mark.versions
@@ -322,12 +351,6 @@ def test_what_is_changed_after_the_return_changes_nothing_recorded(game_url: str
     make_trainer(rollout_func, tmp_path / "out", max_steps=1).train()
     rows = load_run(db=db)
     assert [list(ids) for ids in rows.completion_ids] == outputs[0]
-
-
-@pytest.mark.parametrize(("task", "expected"), [("answer", "0"), (lambda row: f"{row['task']}!", "easy: 1-3!")])
-def test_the_user_names_the_task(recorded: Callable[..., Any], task: Any, expected: str) -> None:
-    rows = recorded({"task": task}, max_steps=1, shuffle_dataset=False)
-    assert expected in set(rows.task)
 
 
 @pytest.mark.exhaustive
@@ -418,21 +441,6 @@ def test_a_recorded_trainer_has_methods_of_any_shape(db: Path, tmp_path: Path, m
     assert made == [MADE[0], output, *MADE[1:]]
     flush()
     assert list(load_run(db=db).status) == ["ok"]
-
-
-def test_a_subclass_that_calls_what_it_overrides_by_name_is_recorded(recorded: Callable[..., Any]) -> None:
-    class ByName(trl.GRPOTrainer):  # type: ignore[misc]
-        def _generate_and_score_completions(self, inputs: Any, **_: Any) -> Any:
-            return super()._generate_and_score_completions(inputs=inputs)
-
-        def _calculate_rewards(self, inputs: Any, prompts: Any, completions: Any, completion_ids_list: Any) -> Any:
-            return super()._calculate_rewards(
-                inputs=inputs, prompts=prompts, completions=completions, completion_ids_list=completion_ids_list
-            )
-
-    rows = recorded(kind=ByName, max_steps=1)
-    assert rows.advantage.notna().all()
-    assert rows.reward.notna().all()
 
 
 @pytest.mark.exhaustive
@@ -568,22 +576,6 @@ def test_a_function_that_is_called_again_after_it_raised_keeps_both_attempts(gam
     assert last_run(db).state == "finished"
 
 
-def test_two_reward_functions_of_one_name_both_count(recorded: Callable[..., Any]) -> None:
-    twins = [lambda env_reward, **_: env_reward, lambda env_reward, **_: [2.0 for _ in env_reward]]
-    rows = recorded(reward_funcs=twins, reward_weights=[1.0, 0.5], max_steps=1)
-    assert [values["<lambda>_2"] for values in rows.rewards] == [2.0] * ROWS
-    assert rows.reward_weights[0] == {"<lambda>": 1.0, "<lambda>_2": 0.5}
-
-
-def test_a_task_that_cannot_be_named_is_its_prompts(
-    game_url: str, db: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv(RAISE_VARIABLE)
-    make_trainer(record(sequential(game_url), db=db, task="no such column"), tmp_path / "out", max_steps=1).train()
-    assert load_run(db=db).task.str.startswith("prompt-").all()
-    assert "no such column" in (last_run(db).last_recorder_error or "")
-
-
 def test_a_decorator_on_a_recorded_function_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def function(prompts: Any, trainer: Any) -> str:
         return "bare"
@@ -614,8 +606,8 @@ def test_a_forked_child_says_nothing_of_its_parents_run(game_url: str, tmp_path:
         left.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
         return inner(prompts, trainer)
 
-    make_trainer(forking, tmp_path / "out").train()
-    assert left == [0, 0]
+    make_trainer(forking, tmp_path / "out", max_steps=1).train()
+    assert left == [0]
     assert last_run(db).state == "finished"
 
 

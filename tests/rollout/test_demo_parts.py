@@ -32,7 +32,7 @@ def player(game_url: str) -> Iterator[Any]:
 
 @dataclass
 class Watched:
-    """What a three-step training did."""
+    """What a training of two steps did."""
 
     outputs: list[dict[str, Any]] = field(default_factory=list)
     steps: list[tuple[int, int, float]] = field(default_factory=list)
@@ -43,7 +43,6 @@ class Watched:
 
 @pytest.fixture(scope="module")
 def training(tmp_path_factory: pytest.TempPathFactory) -> Watched:
-    """Train three steps."""
     seen = Watched()
 
     def listen(rollout_func: Any) -> Any:
@@ -60,7 +59,7 @@ def training(tmp_path_factory: pytest.TempPathFactory) -> Watched:
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("logs_ui.rollout.demo.guess_model.warm_up", partial(guess_model.warm_up, steps=50))  # enough
         train_demo(
-            DemoSettings(steps=3, seed=1, output_dir=tmp_path_factory.mktemp("demo")),
+            DemoSettings(steps=2, seed=1, output_dir=tmp_path_factory.mktemp("demo")),
             wrap=listen,
             on_step=lambda *step: seen.steps.append(step),
         )
@@ -182,7 +181,7 @@ def test_the_real_trainer_trains(training: Watched) -> None:
 
     assert type(training.trainer) is GRPOTrainer
     assert training.trainer.reward_func_names == ["solved", "format"]
-    assert [step[:2] for step in training.steps] == [(1, 3), (2, 3), (3, 3)]
+    assert [step[:2] for step in training.steps] == [(1, 2), (2, 2)]
     assert not torch.equal(training.weights[0], training.weights[-1])
     assert {output["train"] for output in training.outputs} == {True, False}  # evaluations, too
     assert not training.threads_left  # every session was closed

@@ -102,36 +102,30 @@ def test_observe_says_what_the_model_is_told(moody: str) -> None:
     assert "higher" in model.tokenizer.decode(output["completion_ids"][0])
 
 
-def test_an_answer_without_action_ends_the_episode(moody: str) -> None:
-    output, _ = play(moody, script("guess", "?", "stop"), rows=1)
-    assert (output["turns"], output["step_rewards"], output["env_reward"]) == ([2], [[1.0]], [1.0])
-    assert output["error"] == [None]
+RETRY = {"on_unparsable": "retry", "unparsable_message": "I do not know", "max_turns": 3}
 
 
-def test_an_answer_without_action_is_asked_again_with_a_message(moody: str) -> None:
-    output, model = play(
-        moody, script("?", "?", "stop"), rows=1, on_unparsable="retry", unparsable_message="I do not know", max_turns=3
-    )
-    assert Moody.played == [("calm", "stop")]
-    assert (output["turns"], output["step_rewards"]) == ([3], [[1.0]])
-    assert model.tokenizer.decode(output["completion_ids"][0]).count("I do not know") == 2
-
-
-def test_an_answer_without_action_can_be_some_other_action(moody: str) -> None:
-    output, _ = play(moody, script("?", "stop"), rows=1, on_unparsable="noop", noop_action={"message": "wait"})
-    assert Moody.played == [("calm", "wait"), ("calm", "stop")]
-    assert output["step_rewards"] == [[1.0, 1.0]]
-
-
-def test_a_parser_that_raises_finds_no_action(moody: str) -> None:
-    output, _ = play(moody, script("guess"), rows=1, act=lambda text: {"message": int(text)})
-    assert (output["turns"], output["env_reward"], output["error"]) == ([1], [0.0], [None])
-
-
-def test_max_turns_ends_the_episode(moody: str) -> None:
-    output, _ = play(moody, lambda *_: "guess", rows=2, max_turns=3)
-    assert output["turns"] == [3, 3]
-    assert [mask[-1] for mask in output["env_mask"]] == [1, 1]  # nothing is inserted that nobody would read
+@pytest.mark.parametrize(
+    ("says", "settings", "played"),
+    [
+        (("guess", "?"), {}, ["guess"]),
+        (("?", "?", "stop"), RETRY, ["stop"]),
+        (("?", "stop"), {"on_unparsable": "noop", "noop_action": {"message": "wait"}}, ["wait", "stop"]),
+        (("guess",), {"act": lambda text: {"message": int(text)}}, []),
+        (("guess",) * 3, {"max_turns": 3}, ["guess"] * 3),
+    ],
+    ids=["ends the episode", "is asked again", "is some other action", "of a parser that raises", "max_turns"],
+)
+def test_an_answer_without_action_is_what_the_user_says_and_turns_have_a_limit(
+    moody: str, says: tuple[str, ...], settings: dict[str, Any], played: list[str]
+) -> None:
+    output, model = play(moody, script(*says), rows=1, **settings)
+    assert [message for _, message in Moody.played] == played
+    assert (output["turns"], output["error"]) == ([len(says)], [None])
+    assert (output["step_rewards"], output["env_reward"]) == ([[1.0] * len(played)], [float(len(played))])
+    assert output["env_mask"][0][-1] == 1, "nothing is inserted that nobody would read"
+    told = model.tokenizer.decode(output["completion_ids"][0])
+    assert told.count("I do not know") == (2 if settings is RETRY else 0)
 
 
 @pytest.mark.parametrize("budget", cases([1, 22, 25, *range(4, 40, 3)], 3))
@@ -535,13 +529,11 @@ def test_a_real_training_is_recorded_with_every_call(tmp_path: Path, concurrency
             sampling={"max_tokens": 8},
             concurrency=concurrency,
         )
-        rows = trained(rollouts, tmp_path, max_steps=4)
-    assert len(rows) == 32
+        rows = trained(rollouts, tmp_path)
+    assert len(rows) == 16
     assert set(rows["status"]) == {"ok"}
     assert set(rows["eval_name"]) == {"GuessEnv"}
-    assert [metadata["task"] for metadata in rows["metadata"]] == [
-        task for task in guess_env.TASKS for _ in range(4)
-    ] * 2
+    assert [metadata["task"] for metadata in rows["metadata"]] == [task for task in guess_env.TASKS for _ in range(4)]
     assert np.allclose(rows["reward"], rows["rollout_reward"])
     assert rows["turns"].max() > 1
     assert {metadata["attribution"] for metadata in rows["metadata"]} <= {"scope", "context"}
@@ -567,7 +559,7 @@ def test_a_models_server_is_asked_in_each_rows_scope(tmp_path: Path) -> None:
             model_url=model_url,
             sampling={"max_tokens": 8, "temperature": 0.0},
         )
-        rows = trained(rollouts, tmp_path, max_steps=2)
+        rows = trained(rollouts, tmp_path, max_steps=1)
     assert set(rows["status"]) == {"ok"}
     assert set(rows["turns"]) <= {1, 2}
     assert load_runs()["unattributed_calls"].tolist() == [0], "the call that tries the server is no rollout's"
@@ -600,13 +592,13 @@ def test_a_hung_environment_is_one_row_of_a_training_in_error(tmp_path: Path) ->
             request_timeout=1.0,
             sampling={"max_tokens": 8},
         )
-        rows = trained(rollouts, tmp_path, max_steps=2, num_generations=2, per_device_train_batch_size=4)
+        rows = trained(rollouts, tmp_path, max_steps=1, num_generations=2, per_device_train_batch_size=4)
     hung = np.array([metadata["task"] == "hangs at step" for metadata in rows["metadata"]])
-    assert hung.tolist() == [False, False, True, True] * 2
+    assert hung.tolist() == [False, False, True, True]
     assert set(rows[hung]["status"]) == {"error"}
     assert set(rows[hung]["stop_reason"]) == {"timeout"}
     assert set(rows[~hung]["status"]) == {"ok"}
-    assert rows[~hung]["reward"].tolist() == [2.0] * 4
+    assert rows[~hung]["reward"].tolist() == [2.0] * 2
 
 
 def test_what_observe_does_wrong_is_told_as_its_own(moody: str) -> None:

@@ -1,4 +1,7 @@
-"""Changes of a run `r` as tests write them, and what a database then holds."""
+"""Changes of a run `r` as tests write them, and what a database then holds.
+
+Processes that record in tests import this, and no SQLAlchemy, which takes them a second.
+"""
 
 import os
 import signal
@@ -13,7 +16,6 @@ from logs_ui.recorder.api.run_record import ChangesJob
 from logs_ui.recorder.delivery.writer import Writer
 from logs_ui.recorder.storage.address import Address
 from logs_ui.recorder.storage.changes import Change, EntryNumber, RowChange, RunChange
-from logs_ui.recorder.storage.database import disposed, reading_engine
 from logs_ui.recorder.storage.limits import Limits
 
 BEGUN = RunChange("r", {"name": "r", "created": 1, "heartbeat": 1})
@@ -54,6 +56,8 @@ def begun(address: Address, *changes: Change, limits: Limits | None = None) -> W
 
 
 def stored(address: Address, query: str) -> list[tuple[Any, ...]]:
+    from logs_ui.recorder.storage.database import disposed, reading_engine
+
     with disposed(reading_engine(address)) as engine, engine.connect() as connection:
         return [tuple(values) for values in connection.exec_driver_sql(query)]
 

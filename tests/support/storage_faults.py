@@ -23,18 +23,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from sqlalchemy import URL, text
 
 from logs_ui.recorder.api.run_record import ChangesJob
-from logs_ui.recorder.delivery.committer import entry_of
 from logs_ui.recorder.delivery.writer import Writer, writer_for
 from logs_ui.recorder.storage.address import Address, as_text, database_address
 from logs_ui.recorder.storage.changes import RunChange
-from logs_ui.recorder.storage.database import disposed, reading_engine
-from logs_ui.recorder.storage.payload import unpack_content
 from logs_ui.recorder.storage.spool.files import spool_files
 from logs_ui.recorder.storage.spool.format import FORMAT
-from logs_ui.recorder.storage.spool.ingest import Ingester
 from tests.support.changes import BEGUN, begun, job, locked, row, stored, wait_until
 from tests.support.payloads import pack_content
 
@@ -202,6 +197,10 @@ def check(address: Address, acknowledged: Mapping[str, int], *, exactly: bool = 
         acknowledged: how many rows of each process are to be there.
         exactly: whether no other may be.
     """
+    from logs_ui.recorder.delivery.committer import entry_of
+    from logs_ui.recorder.storage.payload import unpack_content
+    from logs_ui.recorder.storage.spool.ingest import Ingester
+
     assert Ingester(address, entry_of).take_in().is_all
     content = "SELECT uid, content FROM evaluation_row LEFT JOIN rollout_payload ON row_id = id"
     rows = stored(address, content)
@@ -217,7 +216,7 @@ def check(address: Address, acknowledged: Mapping[str, int], *, exactly: bool = 
     sums = "step, count(*), count(reward), coalesce(sum(reward), 0) FROM evaluation_row GROUP BY step"
     kept = "SELECT step, rollouts, scored, reward_sum FROM step_statistics ORDER BY step"
     assert stored(address, kept) == stored(address, f"SELECT {sums} ORDER BY step")
-    if not isinstance(address, URL):
+    if isinstance(address, Path):
         assert stored(address, "PRAGMA integrity_check") == [("ok",)]
     return len(rows)
 
@@ -249,6 +248,10 @@ def kill_at_random(address: Address, folder: Path, kills: int, chance: random.Ra
 
 def hold_a_moment(address: Address, rows: int) -> int:
     """A reader sees the database as it was at first while so many rows are written; returns what it saw at the end."""
+    from sqlalchemy import text
+
+    from logs_ui.recorder.storage.database import disposed, reading_engine
+
     writer = begun(address)
     record(writer, "before", range(10))
     count = text("SELECT count(*) FROM evaluation_row")

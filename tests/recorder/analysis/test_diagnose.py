@@ -5,7 +5,7 @@ import re
 import shlex
 import sqlite3
 import subprocess
-from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -47,7 +47,6 @@ from tests.support.card_keys import CARD_KEYS
 from tests.support.command import typed
 from tests.support.dashboard import dashboard
 from tests.support.factory import make_run as make_factory_run
-from tests.support.training import guess_server, make_trainer, sequential
 
 HOSTILE = "<b>\x1b[31mred\u202e\n[bold]x[/]"
 
@@ -72,6 +71,7 @@ def make_run(db: Path, name: str, *, cut: int, steps: int = 6, finish: bool = Tr
 @pytest.fixture(scope="module")
 def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("diagnose") / "a.db"
+    start_run("empty", db=path).finish()
     make_run(path, "healthy", cut=0)
     make_run(path, "young", cut=2, steps=1, finish=False)
     make_run(path, "low", cut=2)
@@ -79,12 +79,12 @@ def db(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def own(tmp_path: Path) -> Iterator[Path]:
-    """A database that a test may save settings for."""
+def own(db: Path, tmp_path: Path) -> Path:
+    """A copy that a test may save settings for."""
     path = tmp_path / "own.db"
-    make_run(path, "low", cut=2)
-    yield path
-    flush()
+    with closing(sqlite3.connect(db)) as connection:
+        connection.execute("VACUUM INTO ?", [str(path)])
+    return path
 
 
 def refused(*arguments: str | Path, code: int = 1) -> str:
@@ -189,11 +189,19 @@ def test_every_cards_filter_opens_rollouts(db: Path) -> None:
     assert set(cut.stop_reason) == {"length"}
 
 
-def test_a_healthy_run_raises_no_card_and_exits_with_0(db: Path) -> None:
-    done = typed("diagnose", "healthy", "--db", db)
-    assert done.returncode == 0, done.stdout
-    assert "No cause found; too few groups to tell a trend: solved 33%." in done.stdout
-    assert json.loads(typed("diagnose", "healthy", "--db", db, "--json").stdout)["cards"] == []
+@pytest.mark.parametrize(
+    ("run", "said", "values"),
+    [
+        ("healthy", "No cause found; too few groups to tell a trend: solved 33%.", {"cards": []}),
+        ("young", "Too early to judge", {"warming_up": True}),
+        ("empty", "no rollout has ended yet", {"cards": [], "mean": None, "steps": None}),
+    ],
+)
+def test_a_run_without_a_finding_exits_with_0(db: Path, run: str, said: str, values: dict[str, Any]) -> None:
+    done = typed("diagnose", run, "--db", db)
+    assert (done.returncode, said in done.stdout) == (0, True), done.stdout
+    shown = json.loads(typed("diagnose", run, "--db", db, "--json").stdout)
+    assert {name: shown[name] for name in values} == values
 
 
 def test_a_training_that_failed_says_its_error_and_exits_with_3(tmp_path: Path) -> None:
@@ -207,23 +215,6 @@ def test_a_training_that_failed_says_its_error_and_exits_with_3(tmp_path: Path) 
     done = typed("diagnose", "broken", "--db", tmp_path / "a.db")
     assert done.returncode == 3, done.stderr
     assert "The training failed: RuntimeError: CUDA out of memory." in done.stdout
-
-
-def test_a_run_that_warms_up_raises_no_card(db: Path) -> None:
-    done = typed("diagnose", "young", "--db", db)
-    assert done.returncode == 0
-    assert "Too early to judge" in done.stdout
-    assert json.loads(typed("diagnose", "young", "--db", db, "--json").stdout)["warming_up"] is True
-
-
-def test_a_run_without_rollouts_is_no_error(tmp_path: Path) -> None:
-    with start_run("empty", db=tmp_path / "a.db"):
-        pass
-    done = typed("diagnose", "empty", "--db", tmp_path / "a.db")
-    assert done.returncode == 0
-    assert "no rollout has ended yet" in done.stdout
-    said = json.loads(typed("diagnose", "empty", "--db", tmp_path / "a.db", "--json").stdout)
-    assert (said["cards"], said["mean"], said["steps"]) == ([], None, None)
 
 
 @pytest.mark.parametrize("command", [["diagnose"], ["export", "-o"]])
@@ -318,7 +309,7 @@ def test_saved_settings_stand_above_recorded_ones_until_they_are_taken_back(tmp_
 
 def test_the_column_of_a_reference_is_saved_for_the_run_and_for_one_eval(own: Path) -> None:
     with disposed(reading_engine(own)) as engine:
-        (name,) = known_values(engine, 1, ("eval",))["eval"]
+        (name,) = known_values(engine, find_run(engine, "low").id or 0, ("eval",))["eval"]
     typed("diagnose", "low", "--db", own, "--save", "--reference", "metadata.key", "--reference", f"{name}=7")
     assert settings(own) == Settings(reference="key", environments={name: {"reference": "7"}})
 
@@ -351,16 +342,6 @@ def test_settings_that_cannot_be_read_count_as_none(own: Path) -> None:
         connection.execute(later)
     assert settings(own) == Settings(steps=4, thresholds={"of_tomorrow": 1.0})
     assert diagnose(db=own).cards
-
-
-@pytest.mark.exhaustive
-def test_record_keeps_settings_with_the_run(tmp_path: Path) -> None:
-    wanted = Settings(max_reward=1.0, thresholds={"truncation": 0.2})
-    db = tmp_path / "a.db"
-    with guess_server() as url:
-        rollout_func = record(sequential(url), db=db, diagnosis=wanted, announce=False)
-        make_trainer(rollout_func, tmp_path / "out", warm=0, max_steps=1).train()
-    assert settings(db) == wanted
 
 
 @pytest.mark.parametrize("door", [record, record_environment])

@@ -401,12 +401,6 @@ def test_an_export_replaces_the_file_that_a_link_points_at(db: str, tmp_path: Pa
     assert len((tmp_path / "real.jsonl").read_text().splitlines()) == 140
 
 
-def test_neither_pandas_nor_pyarrow_is_imported_before_it_is_needed() -> None:
-    code = "from logs_ui.recorder import diagnose, DiagnosisCallback; from logs_ui.recorder.analysis.export import "
-    code += "files; import sys; sys.exit(bool({'pandas', 'pyarrow'} & sys.modules.keys()))"
-    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
-
-
 @pytest.mark.exhaustive
 def test_an_export_takes_no_more_memory_for_more_rollouts(tmp_path: Path) -> None:
     """By the peak of a process that does nothing else; rollouts of 80 kB of messages each."""

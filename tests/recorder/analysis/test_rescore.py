@@ -403,6 +403,7 @@ def test_the_command_writes_files_and_json(folder: Path) -> None:
     assert "\x1b" not in done.stdout + done.stderr
 
 
+@pytest.mark.exhaustive
 def test_a_function_of_the_folder_that_the_command_is_run_in_is_found(folder: Path) -> None:
     given: tuple[str | Path, ...] = ("latest", "--db", "a.db", "--reward", "mine:short", "--json")
     done = logs_ui("rescore", *given, folder=folder)

@@ -5,7 +5,6 @@ import os
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -117,15 +116,6 @@ def test_a_poison_row_costs_nobody_else_anything(
     assert len([r for r in caplog.records if "writing one row" in r.getMessage()]) == 1, "logged once"
 
 
-def test_a_job_that_cannot_be_encoded_costs_only_itself(db: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv(RAISE_VARIABLE)
-
-    writer = begun(db)
-    writer.put(ChangesJob(Mock(side_effect=ValueError("no"))))
-    write(writer, row("a"))
-    assert stored(db, "select uid from evaluation_row") == [("a",)]
-
-
 def test_a_full_disk_is_waited_for(db: Path, caplog: pytest.LogCaptureFixture) -> None:
     writer = begun(db)
     only_pages(writer, 60)
@@ -215,18 +205,6 @@ def test_the_bytes_in_the_queue_are_those_that_came_whatever_a_job_says_later(db
     assert writer._queue.bytes == 1_000
     assert writer.flush(60)
     assert writer._queue.bytes == 0
-
-
-def test_a_locked_database_is_waited_for_and_the_caller_is_not(db: Path) -> None:
-    writer = begun(db)
-    other = sqlite3.connect(db, isolation_level=None, check_same_thread=False)
-    other.execute("BEGIN IMMEDIATE")
-    began = time.monotonic()
-    writer.put(job(row("a")))
-    assert time.monotonic() - began < 10, "SQLite's own patience is 30 s"
-    threading.Timer(0.7, lambda: other.execute("COMMIT")).start()
-    assert writer.flush(60)
-    assert stored(db, "select uid from evaluation_row") == [("a",)]
 
 
 def test_what_can_never_be_written_is_given_up_and_said_once(db: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -618,6 +596,7 @@ def test_whatever_fails_in_the_writers_thread_costs_only_itself(db: Path, monkey
 
     monkeypatch.setattr(committer, "packed", fails_for_one)
     writer = begun(db, row("a"), row("b"), row("c"))
+    writer.put(ChangesJob(Mock(side_effect=ValueError("no"))))
     with monkeypatch.context() as broken:
         broken.setattr(storage_of(writer), "store", lambda _: 1 / 0)
         broken.setattr(storage_of(writer), "catch_up", lambda: 1 / 0)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from logs_ui.recorder.errors import FilterError, LogsUIError
 from logs_ui.recorder.queries.filters.chips import filter_parts
-from logs_ui.recorder.queries.filters.fields import FIELDS, Field, Kind
+from logs_ui.recorder.queries.filters.fields import COMPARED, FIELDS, NUMERIC, Field, Kind
 from logs_ui.recorder.queries.filters.language import mended, parse_terms, place_at, without
 from logs_ui.recorder.queries.filters.rollout_filter import (
     RolloutFilter,
@@ -28,7 +28,6 @@ from logs_ui.recorder.queries.filters.rollout_filter import (
 from logs_ui.recorder.queries.filters.terms import Range, Term
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 from tests.support.exhaustive import examples
-from tests.support.terms import TEXTS, terms
 
 NOW = 1_767_261_600_000_000  # 2026-01-01 10:00 UTC
 
@@ -299,6 +298,41 @@ def test_the_lines_in_the_docs_can_be_read() -> None:
 
 
 HOUR = 3_600_000_000
+TEXTS = st.text(st.characters(exclude_categories=["Cs"])) | st.sampled_from(
+    [
+        "none", "AND", "-x", "a,b", 'a "b" \\', "\n", "\u202e", " ", "a:b", "<1", "1..2", "x*", "#1", "(a", "a~b",
+        "3.10", "and", "",
+    ]
+)  # fmt: skip
+
+
+@st.composite
+def terms(draw: st.DrawFn) -> Term:
+    """Of any field."""
+    field = draw(st.sampled_from([field for field in FIELDS.values() if field.kind != Kind.TIME]))
+    key = draw(TEXTS.filter(bool)) if field.is_keyed else None
+    negated = draw(st.booleans())
+    values = st.lists(value_of(field), min_size=1, max_size=3).map(tuple)
+    if field.kind in COMPARED:
+        values |= numbers_of(field).map(lambda it: (Range(low=it, above=True),))
+        values |= numbers_of(field).map(lambda it: (Range(high=it, below=True),))
+    return Term(field.name, draw(values), key, negated)
+
+
+def value_of(field: Field) -> st.SearchStrategy[Any]:
+    absent = st.none() if field.optional else st.nothing()
+    spans = st.tuples(numbers_of(field), numbers_of(field)).map(sorted).map(lambda it: Range(*it))
+    if field.kind in NUMERIC:
+        return absent | spans | numbers_of(field).map(lambda it: Range(it, it))
+    if field.words is not None:
+        return absent | st.sampled_from([word.value for word in field.words])
+    if field.kind == Kind.ANY:
+        return absent | TEXTS | spans
+    return absent | (TEXTS.map(lambda text: f"w{text}") if field.kind == Kind.TEXT else TEXTS)
+
+
+def numbers_of(field: Field) -> st.SearchStrategy[Any]:
+    return st.integers(0, 2**63 - 1) if field.kind == Kind.WHOLE else st.floats(allow_nan=False, allow_infinity=False)
 
 
 def ordered_pair(values: st.SearchStrategy[Any]) -> st.SearchStrategy[tuple[Any, Any]]:

@@ -1,6 +1,7 @@
 """SQLite and PostgreSQL hold the same of the same recording, and answer the same."""
 
 import dataclasses
+import os
 import random
 import subprocess
 import sys
@@ -194,7 +195,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, E
     with fresh_database("postgresql", Path()) as url:
         engines = []
         for address in (tmp_path_factory.mktemp("both") / "a.db", url):
-            make_run_at(address, uid="done", steps=23, state=RunState.FINISHED)
+            make_run_at(address, uid="done", steps=13, state=RunState.FINISHED)
             make_run_at(address, uid="live", steps=4, seed=1, heartbeat=2**62)
             make_run_at(address, uid="died", steps=3, seed=2, parent="done")
             engines.append(reading_engine(address))
@@ -205,9 +206,9 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Engine, E
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_filter_finds_the_same_in_any_order(filled: tuple[Engine, Engine], line: str) -> None:
-    for run_id in (1, 2, 3):
-        where = parse_where(line)
-        for sort in (Sort.NEWEST, Sort.LOWEST_REWARD, Sort.LONGEST):
+    where, every = parse_where(line), (Sort.NEWEST, Sort.LOWEST_REWARD, Sort.LONGEST)
+    for run_id, sorts in ((1, every), (2, every[:1]), (3, every[:1])):
+        for sort in sorts:
             one, other = (ids_of(db, run_id, replace(where, sort=sort)) for db in filled)
             assert other == one
         check_same(plain(found_of(filled[1], run_id, where)), plain(found_of(filled[0], run_id, where)))
@@ -253,7 +254,7 @@ QUESTIONS: list[Callable[[Engine], Any]] = [
     lambda db: [queries.mean_rewards(db, 1, mode) for mode in Mode],
     lambda db: [queries.steps(db, run_id, of, most=9) for run_id in (1, 3) for of in queries.step_series(db, run_id)],
     lambda db: [
-        queries.lowest_tasks(db, 1, of, *span, 3) for of in queries.step_series(db, 1) for span in ((1, 23), (2, 9))
+        queries.lowest_tasks(db, 1, of, *span, 3) for of in queries.step_series(db, 1) for span in ((1, 13), (2, 9))
     ],
     lambda db: queries.known_values(db, 1, ("eval", "task", "tag", "model", "rewards", "metrics")),
     lambda db: queries.scalar_curves(db, 1, points=7),
@@ -264,7 +265,7 @@ QUESTIONS: list[Callable[[Engine], Any]] = [
     lambda db: {
         task: sorted(groups, key=lambda it: (it.scored, it.solved or 0, round(it.reward_sum, 9)))
         for task, groups in queries.task_results(
-            db, 1, Mode.TRAIN, (1, 20), [Mark("rewards.solved", 0.5), Mark("reward", 1)]
+            db, 1, Mode.TRAIN, (1, 12), [Mark("rewards.solved", 0.5), Mark("reward", 1)]
         ).items()
     },
     lambda db: queries.step_sizes(db, 1, Mode.TRAIN),
@@ -339,7 +340,10 @@ assert writer.flush(60)
 def test_processes_that_write_the_same_runs_lose_nothing_and_a_reader_misses_nothing(address: Address) -> None:
     writing_engine(address).dispose()
     command = [sys.executable, "-c", RANK, as_text(address)]
-    ranks = [subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True) for rank in range(3)]
+    thread = {**os.environ, "LOGS_UI_WRITER": "thread"}  # a helper process for each would take a second more
+    ranks = [
+        subprocess.Popen([*command, str(rank)], stderr=subprocess.PIPE, text=True, env=thread) for rank in range(3)
+    ]
     reader = reading_engine(address)
     seen: defaultdict[str, set[str]] = defaultdict(set)
     last: defaultdict[str, int] = defaultdict(int)

@@ -27,6 +27,7 @@ from logs_ui.recorder.storage.sqlite.moved_files import MovedError
 from logs_ui.recorder.upkeep import merge
 from tests.recorder.delivery.test_writer import storage_of
 from tests.support.changes import begun, stored, wait_until
+from tests.support.command import typed
 from tests.support.exhaustive import cases
 from tests.support.storage_faults import Recording, put_rows, record, recording
 
@@ -209,8 +210,7 @@ def test_after_a_kill_the_file_of_another_program_stays_as_it_is(db: Path, tmp_p
     archive = tmp_path / "archive.db"
     db.rename(archive)
     whole = other_program(db)
-    command = [sys.executable, "-m", "logs_ui.app.commands.cli", "db", "info", "--db", str(db)]
-    assert subprocess.run(command, capture_output=True, check=False).returncode == 1
+    assert typed("db", "info", "--db", db).returncode == 1
     assert db.read_bytes() == whole
     (tmp_path / "runs.db-spool").rename(tmp_path / "archive.db-spool")
     Ingester(archive, entry_of).take_in()

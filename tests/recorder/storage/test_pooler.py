@@ -1,6 +1,13 @@
 """PostgreSQL behind PgBouncer: recorded, browsed, searched and exported through a pooler, in each of its modes."""
 
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pandas as pd
@@ -17,11 +24,65 @@ from logs_ui.recorder.queries.search.index import SearchIndex
 from logs_ui.recorder.storage.address import as_text
 from logs_ui.recorder.storage.database import disposed, reading_engine, refuse_hopeless, writing_engine
 from tests.support.factory import make_run_at
-from tests.support.pooler import pooled
+from tests.support.ports import free_port
 from tests.support.postgres import drop_database, make_database
 from tests.support.site import pages
 
 MADE = "made"
+PGBOUNCER = shutil.which("pgbouncer", path=f"{os.environ.get('PATH', os.defpath)}:/usr/sbin:/usr/local/sbin")
+
+
+@contextmanager
+def pooled(url: URL, mode: str, *, connections: int = 3) -> Iterator[URL]:
+    """The URL through a PgBouncer in this `pool_mode`, which has so many connections to the server at most."""
+    if PGBOUNCER is None:
+        pytest.skip("PgBouncer is not installed (Debian: apt install pgbouncer)")
+    host, port = str(url.query.get("host", url.host)), free_port()
+    with tempfile.TemporaryDirectory(prefix="logs-ui-pooler-") as folder:
+        Path(folder).chmod(0o755)
+        ini = Path(folder, "pgbouncer.ini")
+        ini.write_text(
+            f"""
+[databases]
+* = host={host} port={url.port or 5432} user={url.username} {f"password={url.password}" if url.password else ""}
+[pgbouncer]
+listen_addr = 127.0.0.1
+listen_port = {port}
+unix_socket_dir =
+auth_type = any
+pool_mode = {mode}
+default_pool_size = {connections}
+"""
+        )
+        process = subprocess.Popen([PGBOUNCER, *_as(host), str(ini)], stderr=subprocess.PIPE, text=True)
+        try:
+            _wait_for(port, process)
+            yield url.set(host="127.0.0.1", port=port, query={})
+        finally:
+            process.kill()
+            process.communicate()
+
+
+def _as(host: str) -> tuple[str, ...]:
+    """Return the option that names another user if this one is root, whom PgBouncer refuses: the owner of the server's
+    socket, which nobody else may open.
+    """
+    if os.geteuid() != 0:
+        return ()
+    return "-u", Path(host).owner() if host.startswith("/") else "nobody"
+
+
+def _wait_for(port: int, process: "subprocess.Popen[str]") -> None:
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except OSError:
+            assert process.poll() is None, process.communicate()[1]
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        else:
+            return
 
 
 @pytest.fixture(scope="module")

@@ -129,6 +129,7 @@ def test_a_server_that_is_restarted_in_the_middle_of_a_run_costs_nothing(
     assert check(url, {"a": process.acknowledged}, exactly=True)
 
 
+@pytest.mark.exhaustive
 def test_a_halted_server_is_given_up_and_retried(own_server: "PostgresServer", monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(postgres_engine, "_LONGEST", 0.5)
     with disposed(writing_engine(url_of(own_server, "still"), patience=0.2)) as engine:
@@ -143,7 +144,7 @@ def test_a_halted_server_is_given_up_and_retried(own_server: "PostgresServer", m
 
 
 def test_a_reader_that_holds_its_moment_stops_nobody(db: Path) -> None:
-    assert hold_a_moment(db, 2_000) == 10
+    assert hold_a_moment(db, 500) == 10
 
 
 @pytest.mark.usefixtures("in_thread")
