@@ -1610,9 +1610,9 @@ COUNTS: dict[str, Count] = {
     "Elsewhere exactly one is solved in # of # groups.": lambda c, *_: (
         str(count_solved(c, shared_place(c)[1])[1]), str(len(shared_place(c)[1])),
     ),
-    "In # of # failed rollouts that were read (of groups with a solved one), and # of # solved ones, an observation "
+    "In # of # failed rollouts that were read (of groups with a solved one), and # of # solved ones, the environment "
     "says \u201c@\u201d.": read_error,
-    "In # of # failed rollouts that were read (of groups with a solved one), and # of # solved ones, an observation "
+    "In # of # failed rollouts that were read (of groups with a solved one), and # of # solved ones, the environment "
     "says \u201c@\u201d, or the like.": lambda c, *groups: read_error(c, *groups, varies=True),
     "@: none of # attempts over the whole run solved it (@).": never_in,
     "# attempts are in the last steps: # of their rollouts.": lambda c, *_: (
