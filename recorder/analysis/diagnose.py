@@ -154,7 +154,7 @@ class Diagnosis:
 
 
 def _guard_ours(failed: list[Failed]) -> Sequence[Diagnostic]:
-    """Return the checks that come with logs-ui, so that one that fails costs no report; its own tests raise."""
+    """Return the checks that come with logs-ui, guarded: an error in one costs no report. Tests raise it."""
     if os.environ.get(RAISE_VARIABLE) == "1":
         return DIAGNOSTICS
     return [guarded(diagnostic, failed) for diagnostic in DIAGNOSTICS]

@@ -37,12 +37,12 @@ def find_closed_tag(run: Run) -> ClosedTag | None:
         if opened[name] or count < _HALF * len(answers):
             continue
         sent = run.read_prompt_ends(list(sample))
-        # What was sent is not always known; what was asked may show it, too.
+        # What was sent is not always recorded; the prompt's messages may end with the tag, too.
         ends = [[sent.get(row, ""), prompt_of(texts)] for row, texts in sample.items()]
         opening = sum(any(end.rstrip().endswith(f"<{name}>") for end in both) for both in ends)
         if max(count, opening) < _MOST * len(answers):
             continue
-        closed_in = f"{count} of {len(answers)} first answers that were read hold </{name}>, and none <{name}>."
+        closed_in = f"{count} of {len(answers)} first answers that were read hold </{name}>, and none holds <{name}>."
         opened_in = f"{opening} of {len(ends)} prompts that were read end with <{name}>."
         return ClosedTag(name, (closed_in, opened_in) if opening else (closed_in,), opening > _MOST * len(ends))
     return None

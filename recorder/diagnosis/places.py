@@ -142,7 +142,7 @@ def columns_of(rows: Rows, labels: Mapping[str, Sequence[str | None]]) -> list[P
             continue
         number = {value_name: place for place, value_name in enumerate(names)}
         codes = np.array([-1 if value is None else number[value] for value in values], np.int64)
-        is_known = (codes >= 0) | (rows.status != Status.ERROR)  # what raised may not have been given its columns
+        is_known = (codes >= 0) | (rows.status != Status.ERROR)  # a rollout that raised may lack its columns
         is_of_group, is_of_task = (
             bool((distinct(units[of], codes[of], count=int(units.max()) + 1) <= 1).all())
             for units in (rows.group, rows.task)

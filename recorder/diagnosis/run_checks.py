@@ -285,7 +285,11 @@ def guarded(diagnostic: Diagnostic, failed: list[Failed]) -> Diagnostic:
     def look_guarded(run: Run) -> Outcome:
         has_failed = any(failure.id == diagnostic.id for failure in failed)
         outcome = None if has_failed else tried(lambda: _check_outcome(diagnostic, diagnostic.look(run)))
-        return NotJudged("It failed.") if any(failure.id == diagnostic.id for failure in failed) else outcome
+        return (
+            NotJudged("The check raised an error.")
+            if any(failure.id == diagnostic.id for failure in failed)
+            else outcome
+        )
 
     return replace(diagnostic, missing=lambda run: tried(lambda: diagnostic.missing(run)), look=look_guarded)
 

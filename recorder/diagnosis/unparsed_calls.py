@@ -64,8 +64,8 @@ def describe_last_answers(
 
 
 def describe_unparsed(run: Run, affected: Bools, otherwise: str) -> tuple[list[str], str]:
-    """Return the same of all answers but the last of these rollouts in which no action was found, if most hold one
-    kind; and the tool that most of those call.
+    """Return the same as `describe_last_answers`, of the answers before the last in which no action was found, if most
+    are of one kind; and the tool that most of these call.
     """
     texts = list[str]()
     for rollout in run.sample(np.isin(run.all.id, run.rows.id[affected]), _READ).values():
@@ -79,7 +79,10 @@ def describe_unparsed(run: Run, affected: Bools, otherwise: str) -> tuple[list[s
     mine = [text for text, kind in zip(texts, kinds, strict=True) if kind == most]
     called = Counter(name for text in mine for name in set(_NAME.findall(text))).most_common(1)
     tool = "".join(f"; {number} of these call {name}" for name, number in called if 2 * number > count)
-    evidence = [f"Of {len(texts)} such answers that were read, {count} hold {most}{tool}.", f"One: {_quote(mine[0])}"]
+    evidence = [
+        f"Of {len(texts)} answers without an action that were read, {count} are {most}{tool}.",
+        f"For example: {_quote(mine[0])}",
+    ]
     return evidence, _ADVICE.get(most, otherwise)
 
 

@@ -107,7 +107,7 @@ def _is_slight(run: Run, card: Card) -> bool:
 
 def _fades(run: Run, card: Card) -> bool:
     """Return True if a finding's figure is lower in the last steps than in the first ones: training overcomes it. Of
-    rollouts that lose no more than the others it is enough that it has not grown. It does not mend evaluations.
+    rollouts that lose no more than the others it is enough that it has not grown. False for findings about evaluations.
     """
     sides = run.windows
     if sides is None or card.limit is None or card.is_setup or card.is_of_evaluations:

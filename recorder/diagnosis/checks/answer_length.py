@@ -122,8 +122,8 @@ def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
     if is_shared or (recorded == length).mean() >= _NEARLY_ALL:
         rest = "or reward completions that finish within the limit"
         if is_shared:
-            sentence += f"; with what the environment says, all turns have {_span(whole[np.isfinite(whole)])}"
-            rest = "shorten what the environment says, or allow fewer turns: they share it"
+            sentence += f"; with the observations, these rollouts have {_span(whole[np.isfinite(whole)])}"
+            rest = "shorten observations, or allow fewer turns: all turns share it"
         return f"{sentence}{ends}", f"Raise max_completion_length (now {figure(most)}), {rest}"
     if not len(allowed):
         return f"{sentence}. Their limit is not recorded{ends}", unknown

@@ -44,7 +44,7 @@ class _Way(NamedTuple):
 
     def describe(self, of: str = "") -> str:
         shares = [percent(share) for share in self.shares]
-        return f"{shares[0]} of evaluation rollouts{of} {_WAYS[self.cause][0]}, {shares[1]} of the training's"
+        return f"{shares[0]} of evaluation rollouts{of} {_WAYS[self.cause][0]}, {shares[1]} of training rollouts"
 
 
 def _end_so(rows: Rows, cause: LossCause) -> Bools:
@@ -77,11 +77,14 @@ def _list_ways(run: Run, every: Rows, name: str) -> Iterator[_Way]:
         if difference is None or difference.chance is None:
             continue
         shares, loss, paid = (float(hit[is_evaluated].mean()), float(hit[~is_evaluated].mean())), 0.0, ""
-        for among, others in ((is_evaluated, "others there"), (is_evaluated == hit, "others of the training")):
+        for among, others in (
+            (is_evaluated, "other evaluation rollouts"),
+            (is_evaluated == hit, "training rollouts that do not"),
+        ):
             pay = compare(np.where(among, reward, np.nan), hit, units)
             if pay is not None and pay.chance is not None:
                 loss = max(-pay.value, 0.0) if pay.chance < CHANCE else 0.0
-                paid = f"Mean reward: theirs {figure(pay.chosen)}, {others} {figure(pay.others)}."
+                paid = f"Mean reward: these rollouts {figure(pay.chosen)}, {others} {figure(pay.others)}."
                 break
         more = min(shares[0] - shares[1], difference.value)
         yield _Way(cause, name, rows, trained, shares, more, difference.chance, loss, paid)
@@ -93,27 +96,29 @@ def _check(run: Run) -> Outcome:
     by_eval = {name: every.where(every.in_eval(name)) for name in every.present}
     ways = [way for name, rows in by_eval.items() for way in _list_ways(run, rows, name)]
     if not ways:
-        return NotJudged(f"Too few groups of an evaluation, or of the training at most {_NEAR} steps from it.")
+        return NotJudged(f"Too few groups in an evaluation, or in the training at most {_NEAR} steps away.")
     worst = max(ways, key=lambda way: way.more)
     sure = _SURE / max(sum(max(way.shares) > 0 for way in ways), 1)  # what never happens cannot be found by chance
     faults = [way for way in ways if way.more >= least and way.chance < sure and way.loss > 0]
     if not faults:
-        why = "; it may be chance, or costs nothing" if worst.more >= least else ""
-        return Below(f"{worst.describe()} (threshold: {percent(least)} of rollouts more){why}.")
+        why = "; it may be chance, or costs no reward" if worst.more >= least else ""
+        return Below(f"{worst.describe()} (threshold: {percent(least)} of rollouts more than in training){why}.")
     way = max(faults, key=lambda way: way.more * way.loss)
     rows, trained, every = way.evaluated, way.trained, by_eval[way.name]
     hit, (_, term, column, differs) = _end_so(rows, way.cause), _WAYS[way.cause]
     first, last, count = rows.steps[0], rows.steps[-1], len(rows.steps)
     last_ones = "evaluation" if count == 1 else f"{count} evaluations"
     evidence = [
-        f"{hit.sum():,} of {len(rows):,} in the last {last_ones} ({way.name}, up to step {last:,}).",
-        f"{_end_so(trained, way.cause).sum():,} of {len(trained):,} in the training, at most {_NEAR} steps away.",
+        f"{hit.sum():,} of {len(rows):,} rollouts in the last {last_ones} ({way.name}, up to step {last:,}).",
+        f"{_end_so(trained, way.cause).sum():,} of {len(trained):,} training rollouts, at most {_NEAR} steps away.",
         way.paid,
     ]
     ends = [float(getattr(side, column).max()) for side in (rows.where(hit), trained)] if column else [np.nan]
     if np.isfinite(ends).all():
         most, of_trained = map(figure, ends)
-        evidence.append(f"They have at most {most} {column.split('_')[-1]}, those of the training {of_trained}.")
+        evidence.append(
+            f"The longest of these has {most} {column.split('_')[-1]}, the longest training rollout {of_trained}."
+        )
     if way.cause == LossCause.INFRASTRUCTURE:
         evidence += describe_errors(rows.error[hit].tolist())
     evidence += [f"{other.describe(f' of {other.name}')}." for other in faults if other is not way]
@@ -135,12 +140,12 @@ def _check(run: Run) -> Outcome:
 DIAGNOSTIC = check(
     "evaluation_ends",
     "Evaluation ends otherwise",
-    f"Of the rollouts of the last {_ROUNDS} evaluations (or more, until they have {_ENOUGH} rollouts), {_MORE:.0%} or "
-    f"more end so beyond the share in the training, at most {_NEAR} steps away, of the same eval if it is trained on: "
-    "with an error, truncated, without a parsed action, out of turns, or without any action. The probability by chance "
-    f"is below {_SURE:g} for all ways and evals together, with tasks as the independent units, or groups where tasks "
-    "are few. These rollouts score lower than the others of the evaluations; or than the training's, if hardly any "
-    "others are left.",
+    f"The share of rollouts of the last {_ROUNDS} evaluations (or more, until they have {_ENOUGH} rollouts) that end "
+    "in one way (with an error, truncated, without a parsed action, out of turns, or without any action) is at least "
+    f"{_MORE:.0%} of the rollouts above that of training rollouts at most {_NEAR} steps away (of the same eval, if it "
+    f"is trained on). The probability by chance is below {_SURE:g} over all ways and evals; tasks are the independent "
+    "units, or groups where tasks are few. These rollouts score lower than other evaluation rollouts, or than training "
+    "rollouts if hardly any others are left.",
     needs("an evaluation during the training", lambda run: run.evaluated is not None, Lack.STOP_REASONS),
     _check,
     needs_calls=True,

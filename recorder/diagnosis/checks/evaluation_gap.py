@@ -92,7 +92,7 @@ def _check(run: Run) -> Outcome:
     trend, evaluations = (
         tuple(zip(worst.steps.tolist(), values.tolist(), strict=True)) for values in (worst.gaps, worst.means)
     )
-    # One that was there at first, and grew by less than that, is of a set-up.
+    # A gap that was there at first, and did not double, comes from the set-up.
     limit, is_old = first + (last - first) / 4, first > max(least, last - first)
     in_a_row = np.convolve(worst.means, np.full(_ROW, 1 / _ROW), "valid").tolist()
     best, times = int(np.argmax(in_a_row)), _count_steps_per_task(run)
@@ -171,8 +171,8 @@ EVALUATION_GAP = check(
     f"line whose slope has a probability by chance below {_CHANCE:g}, while the evaluation does not rise by "
     f"{_FOLLOWS:.0%} of what the training does; or it is larger than that at every evaluation, and all rollouts of "
     "the one that are read have a system message, and none of the other. If the first third of the evaluations already "
-    "has such a gap, and it did not double, no later step is told. Evaluations that differ by no more than chance have "
-    "no best ones.",
+    "has such a gap, and it did not double, no later step is told. If evaluations differ by no more than chance, "
+    "none is named as the best.",
     needs("an evaluation during the training", lambda run: [len(trend) for trend in run.evaluations.values()]),
     _check,
 )

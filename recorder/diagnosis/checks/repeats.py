@@ -103,8 +103,8 @@ def _check_turns(run: Run) -> Outcome:
     if not _is_limited(rows, ended):
         least, most = (figure(float(end(rows.turns[ended]))) for end in (np.nanmin, np.nanmax))
         return Below(
-            f"{exact_percent(share)} of rollouts stop though the environment would have gone on, after {least} to "
-            f"{most} turns, as others do: no limit of turns shows."
+            f"{exact_percent(share)} of rollouts stop before their episode ends, after {least} to {most} turns; "
+            "others have as many, so no turn limit shows."
         )
     turns, repeats = mean(rows.turns[ended]), rows.facts["repeats"]
     alone = mean(np.where(np.isnan(repeats), np.nan, (repeats == 0) & (rows.facts["action_tail"] < 2))[ended])
@@ -335,7 +335,7 @@ TURN_LIMIT = check(
     "turn_limit",
     "Turn limit",
     f"Share of rollouts that ended at the turn limit, above {_OUT_OF_TURNS:.0%}, unless they do as well as the others, "
-    f"or no limit shows: the {_LIMITS} most frequent numbers of turns hold less than {_HALF:.0%} of them, and less "
+    f"or no limit shows: the {_LIMITS} most frequent numbers of turns cover less than {_HALF:.0%} of them, and less "
     f"than {_HALF:.0%} have as many turns as the longest {100 - _LONGEST}% of the others. "
     "The lost reward of those that repeat their actions is counted under loops.",
     needs("why rollouts ended", lambda run: run.rows.stop_reason != StopReason.NOT_RECORDED),

@@ -1496,7 +1496,7 @@ PLAIN = (
     "These steps do not show whether the new tasks ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
-    "No action of theirs was parsed and executed, and no tool call.", "One ends with: ", "One: ",
+    "No action of theirs was parsed and executed, and no tool call.", "One ends with: ", "For example: ",
     "Groups without a majority answer cannot be judged", "It is the sampler's mean of -log p.",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
@@ -1515,7 +1515,7 @@ COUNTS: dict[str, Count] = {
     "Of # low rollouts that were read, # end with @; of # better ones, #.": low_answers,
     "Of # rollouts of all steps that were read, # of those since step # end so, # of those before.": ends_since,
     "Of # that were read, # end with @[, # end with @][, # end with @].": last_answers,
-    "Of # such answers that were read, # hold @.": unparsed_answers,
+    "Of # answers without an action that were read, # are @.": unparsed_answers,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,
     "# \u00d7#: @.": errors,
@@ -1720,7 +1720,7 @@ COUNTS: dict[str, Count] = {
     ),
     "Best 3 evaluations in a row: mean #, steps # to #.": best_evaluations,
     **{
-        f"# of evaluation rollouts {ends}, # of the training's": end_otherwise
+        f"# of evaluation rollouts {ends}, # of training rollouts": end_otherwise
         for ends in ("are truncated at the token limit", "fail with an error", "run out of turns")
     },
     "# of # in the last # evaluations (planted, up to step #).": lambda c, *_: (
@@ -1729,9 +1729,9 @@ COUNTS: dict[str, Count] = {
     "# of # in the last evaluation (planted, up to step #).": lambda c, *_: (
         *counted_ends(c, 0), str(c.run.evaluation[-1].step) * (len({it.step for it in ends_compared(c)[0]}) == 1),
     ),
-    "# of # in the training, at most 2 steps away.": lambda c, *_: counted_ends(c, 1),
-    "Mean reward: theirs #, others there #.": paid_ends,
-    "They have at most # #, those of the training #.": most_ends,
+    "# of # training rollouts, at most 2 steps away.": lambda c, *_: counted_ends(c, 1),
+    "Mean reward: these rollouts #, other evaluation rollouts #.": paid_ends,
+    "The longest of these has # #, the longest training rollout #.": most_ends,
     "Of # rollouts of the training that were read, # have a system message; of # of the evaluation, #.": told_by_system,
     "Half of the tasks were trained on at # steps or more.": lambda c, _: (
         f"{median(len({it.step for it in mine}) for mine in tasks(c.run.rollouts).values()):g}",

@@ -206,7 +206,7 @@ TRUNCATED: dict[str, Any] = {
          "median less than they sampled per turn; 75% of their tokens after the prompt are the environment's; "
          "max_completion_length is 2,048."), "Shorten what the environment says, allow fewer turns, or raise the "),
         ({"cut_tokens": 22.0, "cut_limit": 2_048.0, "completion_tokens": 1_500.0, "env_tokens": 540.0},
-         ("Truncated generations have 22 tokens (all of them); with what the environment says, all turns have 2,040; "
+         ("Truncated generations have 22 tokens (all of them); with the observations, these rollouts have 2,040; "
           "max_completion_length is 2,048."), "Raise max_completion_length (now 2,048), shorten what"),
         ({"cut_tokens": 700.0, "cut_limit": 4_096.0},
          ("Truncated generations have 700 tokens (all of them), fewer than their calls allowed (max_tokens 4,096); "

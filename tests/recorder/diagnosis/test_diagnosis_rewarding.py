@@ -68,7 +68,7 @@ def test_a_tag_that_the_sent_prompt_ends_with_is_told(end: str, sentence: str | 
         read_prompt_ends=lambda ids: dict.fromkeys(ids, end) if end else {},
     )  # fmt: skip
     found = card(report, "constant_function")
-    assert found.evidence[2] == "48 of 48 first answers that were read hold </think>, and none <think>."
+    assert found.evidence[2] == "48 of 48 first answers that were read hold </think>, and none holds <think>."
     assert found.evidence[3:] == ((sentence,) if sentence else ())
     assert found.suggestion.startswith(advice)
 

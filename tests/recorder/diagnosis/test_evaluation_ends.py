@@ -73,8 +73,11 @@ def test_evaluations_are_read_where_there_are_any(tmp_path: Path, monkeypatch: p
 def test_if_all_of_an_evaluation_is_cut_it_is_compared_with_the_training() -> None:
     report, found = judged(trained(), ended(64, [20], 1.0, seed=2))
     assert found is not None
-    assert found.title == "100% of evaluation rollouts are truncated at the token limit, 1% of the training's"
-    assert any(sentence.startswith("Mean reward: theirs 0, others of the training 0.") for sentence in found.evidence)
+    assert found.title == "100% of evaluation rollouts are truncated at the token limit, 1% of training rollouts"
+    assert any(
+        sentence.startswith("Mean reward: these rollouts 0, training rollouts that do not 0.")
+        for sentence in found.evidence
+    )
     assert found.since_step is None
     assert report.verdict.card == "evaluation_ends"
 
@@ -113,7 +116,7 @@ def test_what_is_cut_in_the_evaluation_at_no_cost_is_no_finding() -> None:
 def test_an_evaluation_before_the_training_is_compared_with_its_first_steps() -> None:
     _, found = judged(trained(), ended(64, [0], 0.5, seed=2))
     assert found is not None
-    assert found.evidence[1].endswith(" of 64 in the training, at most 2 steps away.")
+    assert found.evidence[1].endswith(" of 64 training rollouts, at most 2 steps away.")
 
 
 def test_an_evaluation_far_from_the_training_is_not_judged() -> None:
