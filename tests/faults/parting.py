@@ -569,20 +569,30 @@ def broken_of_four(place: Place) -> Played:
 
 
 def harder_source_on_a_host(place: Place) -> Played:
-    """Healthy: since step 11 one of two hosts gets another, harder source."""
+    """Healthy: since step 11 one of two hosts gets a harder source, and the other an easier one."""
     number = _dealt(place, 2)
-    is_hard = number == 1 and place.step >= 11
-    right, source = (0.25, "olympiad") if is_hard else (0.65 + 0.1 * place.progress, "school")
+    source = ("primary", "olympiad")[number] if place.step >= 11 else "school"
+    right = {"school": 0.5, "primary": 0.8, "olympiad": 0.25}[source] + 0.1 * place.progress
     return _played_once(place, right, host=f"gpu-{number}", source=source)
 
 
 def harder_family_on_a_host(place: Place) -> Played:
-    """Healthy: since step 11 most groups of one of two hosts are of the harder of two families."""
-    number, late = _dealt(place, 2), place.step >= 11
-    often = 0.9 if late and number == 1 else 0.2
+    """Healthy: since step 11 most groups of one of two hosts are of the harder of two families, few of the other's."""
+    number = _dealt(place, 2)
+    often = (0.1, 0.9)[number] if place.step >= 11 else 0.5
     is_hard = random.Random(f"kind {place.step}/{place.group}").random() < often
     right = 0.15 if is_hard else 0.75 + 0.1 * place.progress
     return _played_once(place, right, family="proofs" if is_hard else "sums", host=f"gpu-{number}")
+
+
+def longer_problems_on_a_host(place: Place) -> Played:
+    """Healthy: since step 11 one of two hosts gets longer, harder problems, the other shorter ones, without names."""
+    number = _dealt(place, 2)
+    dice = random.Random(f"length {place.step}/{place.group}")
+    length = dice.randrange(20, 150) if place.step < 11 else dice.randrange(*((20, 80), (60, 150))[number])
+    right = 0.5 if place.step < 11 else (0.8, 0.2)[number]
+    played = _played_once(place, right + 0.1 * place.progress, host=f"gpu-{number}")
+    return replace(played, prompt=[place.step, place.group, *range(length)])
 
 
 def site_that_is_not_learned(place: Place) -> Played:
@@ -730,6 +740,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("healthy part: learned", "pages of one are cut, and it is learned", None, learned_in_spite),
     _fault("healthy part: sites", "tasks of one server are hard", None, harder_sites),
     _fault("healthy part: source", "a host gets a harder source", None, harder_source_on_a_host, _ONCE),
+    _fault("healthy part: long problems", "a host gets longer, harder ones", None, longer_problems_on_a_host, _ONCE),
     _fault("healthy part: host's mix", "a host gets more of a hard family", None, harder_family_on_a_host, _ONCE),
     _fault("healthy part: unlearned", "tasks of one server are not learned", None, site_that_is_not_learned, _ONCE),
     _fault("healthy part: machines", "workers that are alike", None, equal_workers),

@@ -959,13 +959,14 @@ def more_lost(mine: Mapping[str, list[Rollout]], names: list[str], text: str) ->
 
 def of_machine(case: Case, column: str, text: str, *steps: str) -> tuple[str, ...]:
     """Return the mean rewards of machines and of others, in the last steps, or before a step: of others of their
-    groups, or of other groups of the same families.
+    groups, or of other groups, of the same families if the card says so.
     """
     names = set(re.split(", | and ", text))
     chosen = case.steps(1, int(steps[0]) - 1) if steps else case.last
     mine, others = ([it for it in chosen if (it.metadata[column] in names) is side] for side in (True, False))
-    is_of_families = "of these families" in case.card.title
-    return compared(case, "reward", mine, others, kind_of if is_of_families else lambda it: (it.step, it.group))
+    if "rollouts of these groups" in case.card.title:
+        return compared(case, "reward", mine, others, lambda it: (it.step, it.group))
+    return compared(case, "reward", mine, others, kind_of if "these families" in case.card.title else lambda _: 0)
 
 
 def always(case: Case, name: str, _value: str, since: str, _mean: str) -> tuple[str, ...]:
@@ -1900,11 +1901,12 @@ COUNTS: dict[str, Count] = {
         )
     )[:3],
     "By metadata.#, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more_by,
-    "In metadata.# @ the mean reward is #; that of other {rollouts of these groups|groups of these families} is #": (
+    "In metadata.# @ the mean reward is #; that of other {rollouts of these groups|groups[ of these families]} "
+    "is #": (
         lambda c, column, names, *_: (column, names, *of_machine(c, column, names))
     ),
-    "In metadata.# @ the mean reward is # (# always #); that of other {rollouts of these groups|groups of these "
-    "families} is #": lambda c, column, names, _, name, value, __: (
+    "In metadata.# @ the mean reward is # (# always #); that of other {rollouts of these groups|groups[ of these "
+    "families]} is #": lambda c, column, names, _, name, value, __: (
         column, names, *(it := of_machine(c, column, names))[:1], name, value, *it[1:],
     ),
     "# is # for all rollouts from there since step #; of others it is # on average in the last steps.": always,
