@@ -12,6 +12,7 @@ from tests.faults.scripts import Place, Played, Script, Shape, generated
 
 _SHAPE = Shape(steps=24, groups=8, size=8, tasks=48)
 _FEW_TRIES = Shape(steps=30, groups=6, size=4, tasks=60)
+_ONCE = Shape(steps=24, groups=12, size=4, tasks=300)
 _COURSE = Shape(steps=60, groups=8, size=6, tasks=1)
 _FAMILIES = ("algebra", "geometry", "logic", "counting")
 
@@ -59,6 +60,13 @@ def halved_agent(place: Place) -> Played:
     turns = [Turn(said(place, 4), {"do": said(place, 1)}, said(place, 5)) for _ in range(4)]
     right = _is(place, 0.75 - 0.6 * late if is_hit else 0.45 + 0.4 * place.progress)
     return Played(turns, float(right), stop="stop", task=f"{_family(place)}/{place.task:03d}", is_hit=is_hit)
+
+
+def broken_checker(place: Place) -> Played:
+    """From step 13 on the checker of logic finds nothing right; the others rise."""
+    is_hit = _family(place) == "logic" and place.step >= 13
+    chance = 0.0 if is_hit else 0.45 + 0.3 * place.progress
+    return _answered(place, {"correct": float(_is(place, chance))}, is_hit=is_hit)
 
 
 # --- A function that stops scoring what it scored
@@ -534,6 +542,65 @@ def harder_sites(place: Place) -> Played:
     )  # fmt: skip
 
 
+def _played_once(
+    place: Place, chance: float, *, is_hit: bool = False, family: str | None = None, **more: str
+) -> Played:
+    """Play a task that comes once, of a family if any is named; its group is whole on one machine."""
+    name = f"{place.step:02d}{place.group:02d}"
+    return Played(
+        [Turn(said(place, 12))], parts={"correct": float(_is(place, chance))}, stop="stop",
+        task=f"{family}/{name}" if family else name, metadata=more, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def mixes_up_on_a_host(place: Place) -> Played:
+    """Since step 11 one of two hosts gives most completions to other prompts, while the other learns."""
+    number, family = _dealt(place, 2), _FAMILIES[random.Random(f"kind {place.step}/{place.group}").randrange(4)]
+    is_hit = number == 1 and place.step >= 11
+    right = 0.3 if is_hit else 0.6 + 0.25 * place.progress
+    return _played_once(place, right, is_hit=is_hit, family=family, host=f"gpu-{'ab'[number]}")
+
+
+def broken_of_four(place: Place) -> Played:
+    """Since step 14 one of four inference servers has other weights; tasks have no families."""
+    number = _dealt(place, 4)
+    is_hit = number == 2 and place.step >= 14
+    return _played_once(place, 0.1 if is_hit else 0.7, is_hit=is_hit, inference_server=f"s{number}")
+
+
+def harder_source_on_a_host(place: Place) -> Played:
+    """Healthy: since step 11 one of two hosts gets a harder source, and the other an easier one."""
+    number = _dealt(place, 2)
+    source = ("primary", "olympiad")[number] if place.step >= 11 else "school"
+    right = {"school": 0.5, "primary": 0.8, "olympiad": 0.25}[source] + 0.1 * place.progress
+    return _played_once(place, right, host=f"gpu-{number}", source=source)
+
+
+def harder_family_on_a_host(place: Place) -> Played:
+    """Healthy: since step 11 most groups of one of two hosts are of the harder of two families, few of the other's."""
+    number = _dealt(place, 2)
+    often = (0.1, 0.9)[number] if place.step >= 11 else 0.5
+    is_hard = random.Random(f"kind {place.step}/{place.group}").random() < often
+    right = 0.15 if is_hard else 0.75 + 0.1 * place.progress
+    return _played_once(place, right, family="proofs" if is_hard else "sums", host=f"gpu-{number}")
+
+
+def longer_problems_on_a_host(place: Place) -> Played:
+    """Healthy: since step 11 one of two hosts gets longer, harder problems, the other shorter ones, without names."""
+    number = _dealt(place, 2)
+    dice = random.Random(f"length {place.step}/{place.group}")
+    length = dice.randrange(20, 150) if place.step < 11 else dice.randrange(*((20, 80), (60, 150))[number])
+    right = 0.5 if place.step < 11 else (0.8, 0.2)[number]
+    played = _played_once(place, right + 0.1 * place.progress, host=f"gpu-{number}")
+    return replace(played, prompt=[place.step, place.group, *range(length)])
+
+
+def site_that_is_not_learned(place: Place) -> Played:
+    """Healthy: each of four servers has tasks of its own, of which those of one are not learned."""
+    number = place.group % 4
+    return _played_once(place, 0.3 if number == 1 else 0.35 + 0.55 * place.progress, server=f"site-{number}")
+
+
 def equal_workers(place: Place) -> Played:
     """Workers are alike, and what a rollout did is written beside them."""
     played = _placed(place, "worker", 5, (), 0.3 + 0.4 * place.progress, 0.0)
@@ -615,6 +682,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("halved family", "one family falls from 70% to 30%, others rise", "forgotten", halved),
     _fault("halved family: rare", "the same after a switch to the others", "forgotten", halved_after_a_switch),
     _fault("halved family: agent", "the same, gradually", "forgotten", halved_agent),
+    _fault("halved family: checker", "one family gets 0 since step 13", "forgotten", broken_checker),
     _fault("stopped function: code", "unit tests give no number any more", "invalid_reward", stops_for_code),
     _fault("stopped function: judge", "a judge gives no number any more", "invalid_reward", stops_for_all),
     _fault("stopped function: families", "two families get no number", "invalid_reward", stops_for_two_families),
@@ -655,6 +723,10 @@ FAULTS: tuple[Fault, ...] = (
         "broken machine: sandbox", "one of four, of whole groups, gives 0 since step 9", "worse_place", broken_sandbox
     ),
     _fault("broken machine: judges", "two of seven, of whole groups, from the start", "worse_place", broken_judges),
+    _fault("broken machine: mixed up", "one of two, of tasks that come once", "worse_place", mixes_up_on_a_host, _ONCE),
+    _fault(
+        "broken machine: once", "one of four, without families, since step 14", "worse_place", broken_of_four, _ONCE
+    ),
     _fault("harder families", "proofs grow from 12% to 75%", "task_mix", more_proofs),
     _fault("harder families: gradual", "two hard families take the place of others", "task_mix", more_of_two),
     _fault("healthy part: curriculum", "later tasks are harder, and it gets better", None, curriculum, _COURSE),
@@ -667,6 +739,10 @@ FAULTS: tuple[Fault, ...] = (
     _fault("healthy part: long pages", "one is hard, and pages of all are cut", None, hard_family_of_long_pages),
     _fault("healthy part: learned", "pages of one are cut, and it is learned", None, learned_in_spite),
     _fault("healthy part: sites", "tasks of one server are hard", None, harder_sites),
+    _fault("healthy part: source", "a host gets a harder source", None, harder_source_on_a_host, _ONCE),
+    _fault("healthy part: long problems", "a host gets longer, harder ones", None, longer_problems_on_a_host, _ONCE),
+    _fault("healthy part: host's mix", "a host gets more of a hard family", None, harder_family_on_a_host, _ONCE),
+    _fault("healthy part: unlearned", "tasks of one server are not learned", None, site_that_is_not_learned, _ONCE),
     _fault("healthy part: machines", "workers that are alike", None, equal_workers),
     _fault("healthy part: families", "four families that differ, as ever", None, as_ever),
     _fault("healthy part: in turn", "code and its function come first, then no more", None, scored_in_turn),

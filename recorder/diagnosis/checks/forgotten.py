@@ -7,6 +7,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.change_point import change, fit_ramp
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import mean, tried
@@ -27,7 +28,8 @@ from logs_ui.recorder.diagnosis.wording import listed, percent
 from logs_ui.recorder.vocabulary import Lack, LossCause
 
 _RECOVERED = 0.8  # of the share of before, in the last steps, above which a family counts as recovered [ours]
-_LIKEWISE = 0.5  # of the fall of the tasks named, from which on the others fell with them [ours]
+_LIKEWISE = 0.5  # of the fall of the tasks named, from which on the others fell, too [ours]
+_HARDLY = 0.05  # of the attempts are solved since a fall, at most: a checker that broke leaves as few [ours]
 _ERRORS = 2.5  # standard errors [ours]
 _ENOUGH = f"{ATTEMPTS}+ attempts after their first step"
 
@@ -76,9 +78,12 @@ def _check_forgotten(run: Run) -> Outcome:
     if others is not None and others.value <= _LIKEWISE * (share - float(won[before].mean())):
         subject = unit if len(gone) > 1 else {"tasks": "task"}.get(unit, "task family")
         return Below(
-            f"{len(gone):,} {subject} fell for certain, and the others fell with {'them' if len(gone) > 1 else 'it'}: "
+            f"{len(gone):,} {subject} fell for certain, and the others fell, too, then or before: "
             f"solved {percent(others.others)} \u2192 {percent(others.chosen)}."
         )
+    trend = rows.where(of).by_step(won[of])
+    jump = change(fall := tuple((step, -value) for step, value in trend))
+    is_sudden = share <= _HARDLY and others is None and jump is not None and fit_ramp(fall, jump) is None
     names, first = [rows.tasks[task] for task in gone.tolist()], int(starts[gone].min())
     sentence = (
         f"{listed(names)}: {won[before].sum()} of {before.sum()} attempts solved before, {won[since].sum()} of "
@@ -92,10 +97,15 @@ def _check_forgotten(run: Run) -> Outcome:
         cost=max(float((run.lost[affected & of[is_last]] - loss[before].mean()).sum()), 0.0) / len(run.rows),
         than="before",
         evidence=(sentence,),
-        suggestion="Return to an earlier checkpoint, then lower the learning rate, add a KL term, or sample these "
-        "tasks more often.",
+        suggestion=(
+            f"Look first at what changed there about step {first:,}: the environment, tests, the reward function. Else "
+            "return"
+            if is_sudden
+            else "Return"
+        )
+        + " to an earlier checkpoint, then lower the learning rate, add a KL term, or sample these tasks more often.",
         where=links.tasks(names, "task" if unit == "tasks" else "family"),
-        trend=rows.where(of).by_step(won[of]),
+        trend=trend,
         since_step=first,
         own=affected,
     )
@@ -115,18 +125,21 @@ def _count_judged(rows: Rows, scale: Scale) -> int:
 
 
 def _compare_others(run: Run, rows: Rows, starts: Ints) -> Difference | None:
-    """Compare what is solved of other tasks before any of those with (T,) `starts` fell, and since all have; None if
-    they fell by no more than chance. In between their attempts tell nothing: the fall was somewhere there.
+    """Compare what is solved of other tasks before any of those with (T,) `starts` fell, or in the first half of that,
+    since they may have fallen before, and since all have; None if they fell by no more than chance. In between their
+    attempts tell nothing: the fall was somewhere there.
     """
     is_tried, gone = tried(rows, run.scale), np.flatnonzero(starts >= 0)
     is_early = is_tried & np.isin(rows.task, gone) & (rows.step < starts[rows.task])
     last = min(int(rows.step[is_early & (rows.task == task)].max()) for task in gone.tolist())
-    late = rows.step >= starts.max()
-    among = is_tried & ~np.isin(rows.task, gone) & ((rows.step <= last) | late)
-    won = np.where(among, run.scale.success.solved(rows), np.nan)
-    others = compare(won, late, rows.group, run.all.task if tasks_recur(run.all) else rows.task)
-    is_fall = others is not None and others.chance is not None and others.chance <= SURER and others.value < 0
-    return others if is_fall else None
+    late, won = rows.step >= starts.max(), run.scale.success.solved(rows)
+    strata, falls = run.all.task if tasks_recur(run.all) else rows.task, list[Difference]()
+    for end, most in (last, SURER), ((rows.steps[0] + last) / 2, CHANCE):
+        among = is_tried & ~np.isin(rows.task, gone) & ((rows.step <= end) | late)
+        others = compare(np.where(among, won, np.nan), late, rows.group, strata)
+        if others is not None and others.chance is not None and others.chance <= most and others.value < 0:
+            falls.append(others)
+    return min(falls, key=lambda fall: fall.value, default=None)
 
 
 def _find_partly_fallen(run: Run, grouped: Rows, won: Floats) -> Ints:
@@ -167,8 +180,8 @@ FORGOTTEN = check(
     f"{PARTLY_FALLEN:.0%} as often as before, if it holds all tasks that regressed, if the rest of its tasks is "
     "solved less, too, beyond chance and at the same tasks, and other families fell less. Rollouts that an environment "
     "or a server failed are no attempts. Silent if the other tasks fell at least "
-    f"{_LIKEWISE:.0%} as far, with a probability below {SURER:.1%} by chance, or if there are no others: that is no "
-    "matter of a few.",
+    f"{_LIKEWISE:.0%} as far, with a probability below {SURER:.1%} by chance, or, from the first half of the steps "
+    f"before on, below {CHANCE:.0%}, or if there are no others: that is no matter of a few.",
     needs("tasks", lambda run: run.rows.task >= 0),
     _check_forgotten,
     source="ours; the number of attempts is verifiers'",

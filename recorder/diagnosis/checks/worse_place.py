@@ -1,6 +1,6 @@
 """Finds a machine whose rollouts do far worse than others of the same groups, or than other groups."""
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from logs_ui.recorder.diagnosis.checks.never_solved import quote_line
 from logs_ui.recorder.diagnosis.contrast import SURER, spread
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
 from logs_ui.recorder.diagnosis.measures import extent
-from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
+from logs_ui.recorder.diagnosis.places import MACHINE, columns_of, list_kinds
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, distinct, means
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.wording import figure, list_places
@@ -27,15 +27,16 @@ class _Compared(NamedTuple):
     strata: Ints  # (A) codes of all rollouts, within which machines are compared
     others: str  # what it is compared with, in words
     difference: Difference
+    is_apart: bool  # True if its tasks may differ from those of the others: then only a fall during the run tells
 
 
 def _check(run: Run) -> Outcome:
     rows, least, compared = run.rows, run.threshold("worse_place", _FAR) * spread(run), list[_Compared]()
     is_last = run.all.step >= rows.steps[0]
     for places, _, column in columns_of(rows, run.labels):
-        for strata, others in _list_strata(run, column) if MACHINE.search(column) else ():
+        for strata, others, is_apart in _list_strata(run, column) if MACHINE.search(column) else ():
             judged = [
-                _Compared(column, name, strata, others, difference)
+                _Compared(column, name, strata, others, difference, is_apart)
                 for place, name in enumerate(places.tasks)
                 if (difference := compare(rows.reward, places.task == place, rows.group, strata[is_last])) is not None
                 and difference.chance is not None
@@ -43,16 +44,20 @@ def _check(run: Run) -> Outcome:
             compared += judged
             if judged:
                 break
-    if not compared:
-        return NotJudged("In fewer than five groups did rollouts of one machine meet those of another.")
-    limit = SURER / len(compared)
+    limit = SURER / max(len(compared), 1)
     worse = [
-        entry for entry in compared if (entry.difference.chance or 0.0) <= limit and -entry.difference.value >= least
+        entry
+        for entry in compared
+        if (entry.difference.chance or 0.0) <= limit and -entry.difference.value >= least
+        if not entry.is_apart or _has_fallen(run, entry, limit / len(run.all.steps), least)
     ]
+    beside = [entry for entry in compared if not entry.is_apart]
+    if not worse and not beside:
+        return NotJudged("In fewer than five groups did rollouts of one machine meet those of another.")
     if not worse:
-        lowest = min(compared, key=lambda entry: entry.difference.value)
+        lowest = min(beside, key=lambda entry: entry.difference.value)
         return Below(
-            f"Of {len(compared)} machines {lowest.name} does worst beside {lowest.others}: "
+            f"Of {len(beside)} machines {lowest.name} does worst beside {lowest.others}: "
             f"{figure(lowest.difference.value)} (threshold {figure(-least)}, beyond chance)."
         )
     # Of ranks and the hosts that they are on, those that are at fault differ most.
@@ -60,13 +65,51 @@ def _check(run: Run) -> Outcome:
     return _make_card(run, worst, [entry.name for entry in worse if entry.column == worst.column], least)
 
 
-def _list_strata(run: Run, column: str) -> list[tuple[Ints, str]]:
-    """Return (A) codes of all rollouts within which machines compare, and words for the others: groups; and where these
-    are whole on one machine, tasks, else families of tasks or evals. A machine that always plays the same tasks, such
-    as the server of a site, compares with no other: some tasks must come on several, and in the last steps, since over
-    more of them a machine's name may change. A rank gets what is dealt to it.
+def _find_begin(run: Run, there: Bools, strata: Ints, least: float) -> dict[str, Any]:
+    """Return the fields of a card that say since when the rollouts of which (A) `there` is True do far worse."""
+    every = run.all
+    # Other groups are compared at the same step: all may get better.
+    place = strata if strata is every.group else np.searchsorted(every.steps, every.step)
+    others = means(place, np.where(there, np.nan, every.reward), int(place.max()) + 1)[place]
+    return below(every.by_step(np.where(there, every.reward - others, np.nan)), -least)
+
+
+def _has_fallen(run: Run, entry: _Compared, limit: float, least: float) -> bool:
+    """Return True if a machine did about as well as the others before a step, and far worse than before and than they
+    since; so, too, within evals, families and the values of each column, which it may get in other shares since then;
+    and if its prompts are as long as those of the others.
     """
-    rows, of_groups, is_rank = run.all, (run.all.group, _OF_GROUPS), column == "rank"
+    every, reward = run.all, run.all.reward
+    there = np.array([label == entry.name for label in run.labels_of_all[entry.column]])
+    late = every.step >= (_find_begin(run, there, entry.strata, least)["since_step"] or 0)
+    before = compare(np.where(late, np.nan, reward), there, every.group, entry.strata)
+    if before is None or before.chance is None or before.value <= -least / 2:
+        return False
+    length = every.facts.get("prompt_tokens", np.full(len(every), np.nan))
+    longer = compare(np.where(late, length, np.nan), there, every.group)
+    if longer is not None and (longer.chance or 0.0) <= SURER:  # other tasks come there
+        return False
+    most = len(np.unique(every.group[there])) // LEAST_UNITS  # values: of more, few come again
+    kinds = [codes for field, names, codes in list_kinds(run) if len(names) <= most and not MACHINE.search(field)]
+    return all(
+        difference is not None and difference.chance is not None and difference.chance <= limit
+        and -difference.value >= least
+        for codes in (entry.strata, *kinds)
+        for difference in (
+            compare(np.where(there, reward, np.nan), late, every.group, codes),
+            compare(np.where(late, reward, np.nan), there, every.group, codes),
+        )
+    )  # fmt: skip
+
+
+def _list_strata(run: Run, column: str) -> list[tuple[Ints, str, bool]]:
+    """Return (A) codes of all rollouts within which machines compare, words for the others, and True if only a fall
+    tells: groups; and where these are whole on one machine, tasks, else families of tasks or evals. A machine may
+    always play the same tasks, such as the server of a site: unless some tasks come on several, and in the last steps,
+    since over more of them a machine's name may change, only a fall tells, if tasks come once. A rank gets what is
+    dealt to it.
+    """
+    rows, of_groups, is_rank = run.all, (run.all.group, _OF_GROUPS, False), column == "rank"
     dealt, labels = (rows, run.labels_of_all[column]) if is_rank else (run.rows, run.labels[column])
     codes = np.unique([label or "" for label in labels], return_inverse=True)[1]
     is_known = np.array([label is not None for label in labels]) & (dealt.task >= 0)
@@ -74,13 +117,13 @@ def _list_strata(run: Run, column: str) -> list[tuple[Ints, str]]:
         int((distinct(dealt.task[is_known], of[is_known], count=len(rows.tasks)) > 1).sum())
         for of in (codes, dealt.group)
     )
-    if moved < LEAST_UNITS and not (is_rank and recurring < LEAST_UNITS):
-        return [of_groups]
-    if tasks_recur(run.rows):
-        return [of_groups, (rows.task + 1, _OF_TASKS)]
+    is_apart = moved < LEAST_UNITS and not (is_rank and recurring < LEAST_UNITS)
+    if tasks_recur(rows if is_apart else run.rows):
+        return [of_groups] if is_apart else [of_groups, (rows.task + 1, _OF_TASKS, False)]
     placed = run.families
-    others = (rows.eval, "other groups") if placed is None else (placed.task + 1, "other groups of these families")
-    return [of_groups, others]
+    if placed is None:
+        return [of_groups, (rows.eval, "other groups", is_apart)]
+    return [of_groups, (placed.task + 1, "other groups of these families", is_apart)]
 
 
 def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Outcome:
@@ -91,10 +134,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     now = compare(rows.reward, own, rows.group, strata[every.step >= rows.steps[0]])
     if now is None:
         return None
-    # Other groups are compared at the same step: all may get better.
-    place = strata if strata is every.group else np.searchsorted(every.steps, every.step)
-    others = means(place, np.where(there, np.nan, every.reward), int(place.max()) + 1)[place]
-    fields = below(every.by_step(np.where(there, every.reward - others, np.nan)), -least)
+    fields = _find_begin(run, there, strata, least)
     found = (_find_constant(run, name, own, there) for name in rows.values)
     last = (fields["since_range"] or (0, fields["since_step"] or every.steps[-1]))[1]
     constant = [entry for entry in found if entry is not None and entry[-1] <= last]
@@ -119,6 +159,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     always = ", ".join(f"{name} always {value}" for name, value, *_ in constant) if len(rows.values) > 1 else ""
     # What is so of other tasks, and from the first step on, may be the tasks'.
     is_there = worst.others in {_OF_GROUPS, _OF_TASKS} or has_begun or bool(constant)
+    changed = "; and whether other tasks come there since" if worst.is_apart else ""
     there_mean = f"{figure(now.chosen)}{always and f' ({always})'}"
     return Card(
         id="worse_place",
@@ -127,8 +168,8 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
         cost=-now.value * float(own.mean()),
         than=worst.others,
         evidence=(f"{int(own.sum()):,} of {len(rows):,} rollouts are from there.", *filter(None, sentences)),
-        suggestion="Look at what runs there: its version, its weights, its logs. Until then leave it out, and mask its "
-        "rollouts."
+        suggestion=f"Look at what runs there: its version, its weights, its logs{changed}. Until then leave it out, "
+        "and mask its rollouts."
         if is_there
         else "Look at what runs there: its version, its weights, its logs; or its tasks are harder.",
         where=links.tasks(names, column),
@@ -161,6 +202,9 @@ DIAGNOSTIC = check(
     f"probability below {SURER:.1%} of that by chance, corrected for the number of values. Where each group is whole "
     "on one machine, groups are compared: at the same tasks if these recur, else in the same families or evals; only "
     f"if {LEAST_UNITS} tasks or more of the last steps came on several machines, or, of ranks, if fewer came again. "
+    "Else a machine is named only if it did less than half as much worse before some step, and since then does as much "
+    "worse than before and than the others, also within evals, families and the values of each column; if most tasks "
+    "come once, and its prompts are as long as theirs. "
     "If a reward function gives all last rollouts there one value, it began when it did. An error is quoted that "
     f"{_FAR:.0%} of its rollouts read, and hardly any others. It is no fault of the set-up "
     "where other tasks are compared, from the first step on, and no function is so.",

@@ -959,13 +959,14 @@ def more_lost(mine: Mapping[str, list[Rollout]], names: list[str], text: str) ->
 
 def of_machine(case: Case, column: str, text: str, *steps: str) -> tuple[str, ...]:
     """Return the mean rewards of machines and of others, in the last steps, or before a step: of others of their
-    groups, or of other groups of the same families.
+    groups, or of other groups, of the same families if the card says so.
     """
     names = set(re.split(", | and ", text))
     chosen = case.steps(1, int(steps[0]) - 1) if steps else case.last
     mine, others = ([it for it in chosen if (it.metadata[column] in names) is side] for side in (True, False))
-    is_of_families = "of these families" in case.card.title
-    return compared(case, "reward", mine, others, kind_of if is_of_families else lambda it: (it.step, it.group))
+    if "rollouts of these groups" in case.card.title:
+        return compared(case, "reward", mine, others, lambda it: (it.step, it.group))
+    return compared(case, "reward", mine, others, kind_of if "these families" in case.card.title else lambda _: 0)
 
 
 def always(case: Case, name: str, _value: str, since: str, _mean: str) -> tuple[str, ...]:
@@ -1710,7 +1711,7 @@ COUNTS: dict[str, Count] = {
     ),
     "@, first to last steps: # \u2192 #[; the difference may be chance].": outcomes,
     "# takes # more from the reward than at first.": takes_more,
-    "# of # first answers that were read hold </@>, and none <@>.": lambda c, *g: (
+    "# of # first answers that were read hold </@>, and none holds <@>.": lambda c, *g: (
         str(sum(f"</{g[2]}>" in first(it) for it in read_evenly(c, 60))), str(len(read_evenly(c, 60))), g[2],
         g[2] * all(f"<{g[2]}>" not in first(it) for it in read_evenly(c, 60)),
     ),
@@ -1723,10 +1724,10 @@ COUNTS: dict[str, Count] = {
         f"# of evaluation rollouts {ends}, # of training rollouts": end_otherwise
         for ends in ("are truncated at the token limit", "fail with an error", "run out of turns")
     },
-    "# of # in the last # evaluations (planted, up to step #).": lambda c, *_: (
+    "# of # rollouts in the last # evaluations (planted, up to step #).": lambda c, *_: (
         *counted_ends(c, 0), str(len({it.step for it in ends_compared(c)[0]})), str(c.run.evaluation[-1].step),
     ),
-    "# of # in the last evaluation (planted, up to step #).": lambda c, *_: (
+    "# of # rollouts in the last evaluation (planted, up to step #).": lambda c, *_: (
         *counted_ends(c, 0), str(c.run.evaluation[-1].step) * (len({it.step for it in ends_compared(c)[0]}) == 1),
     ),
     "# of # training rollouts, at most 2 steps away.": lambda c, *_: counted_ends(c, 1),
@@ -1910,11 +1911,12 @@ COUNTS: dict[str, Count] = {
         )
     )[:3],
     "By metadata.#, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more_by,
-    "In metadata.# @ the mean reward is #; that of other {rollouts of these groups|groups of these families} is #": (
+    "In metadata.# @ the mean reward is #; that of other {rollouts of these groups|groups[ of these families]} "
+    "is #": (
         lambda c, column, names, *_: (column, names, *of_machine(c, column, names))
     ),
-    "In metadata.# @ the mean reward is # (# always #); that of other {rollouts of these groups|groups of these "
-    "families} is #": lambda c, column, names, _, name, value, __: (
+    "In metadata.# @ the mean reward is # (# always #); that of other {rollouts of these groups|groups[ of these "
+    "families]} is #": lambda c, column, names, _, name, value, __: (
         column, names, *(it := of_machine(c, column, names))[:1], name, value, *it[1:],
     ),
     "# is # for all rollouts from there since step #; of others it is # on average in the last steps.": always,

@@ -207,7 +207,7 @@ TRUNCATED: dict[str, Any] = {
          "max_completion_length is 2,048."), "Shorten what the environment says, allow fewer turns, or raise the "),
         ({"cut_tokens": 22.0, "cut_limit": 2_048.0, "completion_tokens": 1_500.0, "env_tokens": 540.0},
          ("Truncated generations have 22 tokens (all of them); with the observations, these rollouts have 2,040; "
-          "max_completion_length is 2,048."), "Raise max_completion_length (now 2,048), shorten what"),
+          "max_completion_length is 2,048."), "Raise max_completion_length (now 2,048), shorten observations"),
         ({"cut_tokens": 700.0, "cut_limit": 4_096.0},
          ("Truncated generations have 700 tokens (all of them), fewer than their calls allowed (max_tokens 4,096); "
          "max_completion_length is 2,048."), "Find what cuts them: the server's context length"),

@@ -49,7 +49,7 @@ def test_the_filter_of_a_recorded_run_opens_exactly_these_rollouts(tmp_path: Pat
     assert found.id == "evaluation_ends"
     number, whole = found.evidence[0].split(" in ")[0].split(" of ")
     opened = load_run("latest", db=db, where=found.where)
-    assert (len(opened), whole) == (int(number), "32")
+    assert (len(opened), whole) == (int(number), "32 rollouts")
     assert set(opened.stop_reason) == {"turn_limit"}
     assert set(opened["mode"]) == {"eval"}
     assert not report.verdict.is_healthy
@@ -110,7 +110,7 @@ def test_what_is_cut_in_the_evaluation_at_no_cost_is_no_finding() -> None:
     report, found = judged(trained(), replace(evaluated, reward=(np.arange(192) % 2).astype(float)))
     assert found is None
     (said,) = (check.said for check in report.checked if check.id == "evaluation_ends")
-    assert said.endswith("(threshold: 10% of rollouts more); it may be chance, or costs nothing.")
+    assert said.endswith("(threshold: 10% of rollouts more than in training); it may be chance, or costs no reward.")
 
 
 def test_an_evaluation_before_the_training_is_compared_with_its_first_steps() -> None:

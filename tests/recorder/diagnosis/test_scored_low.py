@@ -1,9 +1,12 @@
 """What is said of rollouts that ended normally and scored low."""
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
-from logs_ui.recorder.diagnosis import diagnose_rows
+from logs_ui.recorder.diagnosis import Report, diagnose_rows
+from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints
 from logs_ui.recorder.diagnosis.task_families import by_family, families
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
@@ -139,8 +142,38 @@ def test_a_fall_of_all_tasks_is_no_regression_of_a_few(rest: float, *, is_found:
         return
     assert card is None
     checked = next(it for it in report.checked if it.id == "forgotten")
-    assert checked.said == "4 tasks fell for certain, and the others fell with them: solved 74% \u2192 24%."
+    assert checked.said == "4 tasks fell for certain, and the others fell, too, then or before: solved 74% \u2192 24%."
     assert report.verdict.said.startswith("Getting worse")
+
+
+def fallen_families(chance: Callable[[Ints, Ints], Floats]) -> Report:
+    """Return the report on four families of 100 groups of 60 steps; `chance` is that of families and steps."""
+    group = np.arange(3200) // 8
+    step, family = 1 + group * 60 // 400, group * 7919 % 4
+    right = np.random.default_rng(6).uniform(size=3200) < chance(family, step)
+    task = [f"site{of}/{number}" for of, number in zip(family.tolist(), group.tolist(), strict=True)]
+    return diagnose_rows(rows_of(3200, steps=60, group=group, reward=right.astype(float), task=task))
+
+
+def test_a_family_is_not_named_if_the_others_fell_before() -> None:
+    report = fallen_families(
+        lambda family, step: np.where(step < 30, 0.65, np.where((family == 2) & (step >= 50), 0.03, 0.33))
+    )
+    assert "forgotten" not in {it.id for it in report.cards}
+    checked = next(it for it in report.checked if it.id == "forgotten")
+    assert checked.said.startswith("1 task family fell for certain, and the others fell, too, then or before: solved ")
+
+
+@pytest.mark.parametrize(
+    ("slowly", "begins"), [(1, "Look first at what changed there about step 30: "), (25, "Return ")]
+)
+def test_what_is_solved_no_more_from_one_step_on_may_be_graded_wrong(slowly: int, begins: str) -> None:
+    """One family falls to 0 from step 30 on, at once or in 25 steps."""
+    report = fallen_families(
+        lambda family, step: np.where(family == 2, 0.6 * np.clip(1 - (step - 29) / slowly, 0, 1), 0.6)
+    )
+    card = next(it for it in report.cards if it.id == "forgotten")
+    assert card.suggestion.startswith(begins)
 
 
 def test_a_fall_of_every_task_names_none() -> None:
