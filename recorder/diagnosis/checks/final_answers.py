@@ -196,8 +196,10 @@ def _list_forms(answers: _Answers) -> list[tuple[str, Bools]]:
     that they have, in bold, and after a label; with (M) True for the answers of each.
     """
     signs = [[f"has {sign}" for sign in _SIGN.findall(text)] for text in answers.written]
-    kinds = [kind_of(text) + " in LaTeX" * ("\\" in text) for text in answers.written]
-    forms = [[*some, kind, *around] for some, kind, around in zip(signs, kinds, answers.around, strict=True)]
+    kinds = [
+        [f"{kind_of(text)} in LaTeX", "is in LaTeX"] if "\\" in text else [kind_of(text)] for text in answers.written
+    ]
+    forms = [[*some, *kind, *around] for some, kind, around in zip(signs, kinds, answers.around, strict=True)]
     counts = Counter(chain.from_iterable(map(dict.fromkeys, forms)))
     names = [name for name, count in counts.items() if count >= _ENOUGH]  # text may hold thousands of commands
     return [(f"where the answer {name}", np.array([name in form for form in forms], bool)) for name in names]

@@ -1945,6 +1945,7 @@ def answer_in(text: str) -> str:
 
 
 def valued(answer: str) -> str:
+    answer = re.sub(r"\\(?:text|mathrm)\{(\w+)\}", r"\1", re.sub(r"\\[ ,]|~", " ", answer))
     number = re.fullmatch(r"([\d,.]+\d)( \D*)?", answer)
     bare = re.sub(r"\W", "", re.sub(r"\\d?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", answer)).lower()
     return f"{float(number[1].replace(',', '')):.10g}" if number else bare
@@ -1963,7 +1964,7 @@ def lacks_reference(it: Rollout) -> bool:
 def in_form(case: Case) -> list[Rollout]:
     """Return the rollouts with a right answer in the form that the card names."""
     title = case.card.title
-    if " count in " in title or "LaTeX" in title:
+    if " count in " in title or "LaTeX" in title or "has \\" in title:
         return [it for it in case.last if it.is_hit and given(it) == right(it)]
     forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d"}
     around = re.search("\u201c(.*)\u201d|in bold", title)
