@@ -33,12 +33,12 @@ _LESS = 0.5  # as often solved as the run: of no other places more is read [ours
 _ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
 _READ = 0.5  # of the rollouts that count have an answer that is read: else those that are read are special [ours]
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
-_WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right ones do not [ours]
+_WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right, or of those that do; of the right ones do not [ours]
 _FORM, _COUNT, _OTHERS = 0.1, 0.02, 0.8  # of the right answers have a form; of these count; of the others [ours]
 _FEW, _NEARLY_ALL = 0.5, 0.95  # the same, where some of a part count: other forms of it may be read [ours]
 _AS_LONG = 0.8  # of the median length of refused answers, or the reverse: others may count for their length [ours]
 _EMPTY = 0.05  # of the rollouts have no reference [ours]
-_AGREE = 0.5  # of the rollouts of a group give one answer; of such groups, it is another task's reference [ours]
+_AGREE = 0.5  # of a group give one answer; of such groups, it is another task's reference; of lists, count [ours]
 _HARDLY = 0.05  # of the groups of a place give most often their reference [ours]
 _CHANCE = 0.01  # that so many groups agree on the reference of another task, or so few give theirs [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
@@ -47,6 +47,8 @@ _COMPARE = "Look at what the reward function needs there, and at how it compares
 _SIGN = re.compile(r"\\[A-Za-z]+|%")
 _NUMBER = re.compile(r"-?\d+(/\d+)?")
 _LABEL = re.compile(r"((?:final |correct )?(?:answer|result|solution)(?: is)?:?)[\s*$]*$", re.IGNORECASE)
+_CANDIDATES = re.compile(r"[,;]\s|\s/\s|\b(?:either|or|and)\b", re.IGNORECASE)
+_EITHER = re.compile(r"\s/\s|\bor\b", re.IGNORECASE)  # without, one of two may be a detail, as in Paris, France
 _TAG = re.compile(r"</?\w+>")
 
 _Parts = list[tuple[Sequence[str], Ints]]
@@ -147,6 +149,7 @@ def _check(run: Run) -> Outcome:
     card_of_answers = (
         _find_refused(run, answers, common, "that are written otherwise", _READ_FORM)
         or _find_contradicted(run, answers, references)
+        or _find_several(run, answers)
         or _find_refused(run, answers, [(f"in {name}", of) for name, of in places], "elsewhere", _COMPARE)
         or _find_refused(run, answers, local, "that are written otherwise, or elsewhere", _READ_FORM)
         or _find_shuffled(run, answers)
@@ -267,6 +270,41 @@ def _count_groups(answers: _Answers, side: Bools) -> tuple[int, int]:
 
 
 def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
+def _find_several(run: Run, answers: _Answers) -> Card | None:
+    """Return the card if answers count that name several candidates, the reference among them."""
+    references = {plain(reference) for reference in set(run.labels_of_all[answers.column]) if reference is not None}
+    several = _name_several(answers, references)
+    paid, least = several & answers.solved, _WRONG * answers.solved.mean()
+    if paid.mean() < max(least, _AGREE * several.mean()) or len(np.unique(answers.rows.group[paid])) < _ENOUGH:
+        return None
+    examples = dict.fromkeys(f"{answers.written[row]} (for {answers.target[row]})" for row in np.flatnonzero(paid))
+    right, spread = percent(float(answers.equal[answers.solved].mean())), _read_spread(run, answers.column)
+    shares = f"Of the answers that count as right, {right} equal their reference."
+    return Card(
+        id="final_answers",
+        title=f"{paid.sum():,} of {several.sum():,} answers that list several candidates, one of them their reference, "
+        "count as right",
+        cost=contrast.spread(run) * float(paid.mean()),
+        evidence=(_read_said(answers), f"Such answers: {listed(list(examples))}.", shares),
+        suggestion="Let the reward function compare the whole answer, not look for the reference in the answer.",
+        **_extent(run, answers, paid),
+        **above(spread.rows.by_step(_name_several(spread, references) & spread.solved), least),
+        is_setup=True,
+        is_loss=False,
+    )
+
+
+def _name_several(answers: _Answers, references: set[str]) -> Bools:
+    """Return (M) True for answers that list their reference and other numbers of its kind, or other references."""
+    several = np.zeros(len(answers.answer), bool)
+    for row, (text, reference) in enumerate(zip(answers.written, answers.reference, strict=True)):
+        parts = {plain(part): bare(part) for part in _CANDIDATES.split(text) if bare(part)}
+        kinds = {(kind_of(part), re.sub(r"[\d.,]", "", part)) for part in parts.values()}
+        is_alike = len(kinds) == 1 if _NUMBER.fullmatch(reference) else parts.keys() <= references
+        several[row] = reference in parts and len(parts) > 2 - bool(_EITHER.search(text)) and is_alike
+    return several
+
+
     """Return the card if wrong answers count as right: another number than the reference, or another task's reference.
 
     Other words than the reference's may say the same.
@@ -467,8 +505,7 @@ def _find_single_answer(run: Run, answers: _Answers) -> Card | None:
     share, expected = count / len(answers.answer), answers.reference.count(answer) / len(answers.reference)
     if share < max(_SAME, 2 * expected):
         return None
-    places = np.unique(np.linspace(0, len(run.all) - 1, _SPREAD).astype(int))
-    spread = _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), answers.column, {})
+    spread = _read_spread(run, answers.column)
     is_answer = np.array([text == answer for text in spread.answer], bool)
     early = is_answer[: max(len(is_answer) // 5, 1)]
     first = float(early.mean())
@@ -483,6 +520,13 @@ def _find_single_answer(run: Run, answers: _Answers) -> Card | None:
     return Card(
         id="final_answers",
         title=f"{percent(share)} of the answers are \u201c{answer[:40]}\u201d, whatever is asked",
+def _read_spread(run: Run, column: str) -> _Answers:
+    """Read the answers of some rollouts over all steps, of those that have a reference."""
+    known = np.flatnonzero([reference is not None for reference in run.labels_of_all[column]])
+    places = known[np.unique(np.linspace(0, len(known) - 1, _SPREAD).astype(int))]
+    return _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), column, {})
+
+
         cost=cost,
         evidence=(
             _read_said(answers),
@@ -539,7 +583,10 @@ DIAGNOSTIC = check(
     f"references differ, most rollouts must agree in {_OTHERS:.0%} of the groups, and so few be improbable if they "
     f"were as often right as elsewhere. If fewer than {_SELDOM} groups of a place are among those that are read, and "
     f"its share of solved rollouts in the last steps is at most {_LESS:.0%} of the run's, its newest {_SELDOM} groups "
-    f"of all steps are read and compared likewise; so are at most {_PLACES} such places, those with the lowest shares.",
+    f"of all steps are read and compared likewise; so are at most {_PLACES} such places, those with the lowest shares. "
+    f"(7) At least {_AGREE:.0%} of the answers that list several candidates, one of them their reference, count as "
+    f"right, in {_ENOUGH} groups or more, and are {_WRONG:.0%} of those that do. Candidates are numbers of one kind "
+    "and unit, or references of tasks; two alone (Paris, France) need \u201cor\u201d or a slash.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _check,
     limits=None,
