@@ -132,7 +132,8 @@ def _check(run: Run) -> Outcome:
     chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, _GROUPS).astype(int))]
     rows = run.rows.where(np.isin(run.rows.group, chosen))
     texts, parts = dict[int, Texts](), list_parts(run)[1:]
-    answers, won = _read_answers(run, rows, column, texts), run.scale.success.solved(rows)
+    answers = _read_answers(run, rows, column, texts)
+    won = run.scale.success.solved(rows)[[reference is not None for reference in run.read_labels(rows)[column]]]
     references = {plain(reference) for reference in run.labels[column] if reference is not None}
     name = answers.name
     if len(answers.answer) < _ENOUGH or len(references) < _DISTINCT:
@@ -148,8 +149,8 @@ def _check(run: Run) -> Outcome:
     local = [(name, of) for name, of in both if of.sum() >= _ENOUGH]
     card_of_answers = (
         _find_refused(run, answers, common, "that are written otherwise", _READ_FORM)
-        or _find_contradicted(run, answers, references)
         or _find_several(run, answers)
+        or _find_contradicted(run, answers, references)
         or _find_refused(run, answers, [(f"in {name}", of) for name, of in places], "elsewhere", _COMPARE)
         or _find_refused(run, answers, local, "that are written otherwise, or elsewhere", _READ_FORM)
         or _find_shuffled(run, answers)
@@ -269,7 +270,6 @@ def _count_groups(answers: _Answers, side: Bools) -> tuple[int, int]:
     return int((shares >= 0.5).sum()), len(shares)
 
 
-def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
 def _find_several(run: Run, answers: _Answers) -> Card | None:
     """Return the card if answers count that name several candidates, the reference among them."""
     references = {plain(reference) for reference in set(run.labels_of_all[answers.column]) if reference is not None}
@@ -305,6 +305,7 @@ def _name_several(answers: _Answers, references: set[str]) -> Bools:
     return several
 
 
+def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
     """Return the card if wrong answers count as right: another number than the reference, or another task's reference.
 
     Other words than the reference's may say the same.
@@ -337,20 +338,35 @@ def _name_several(answers: _Answers, references: set[str]) -> Bools:
         sentences.append(
             f"Of the right ones that do not count, {len(others):,} are written otherwise than the reference: {example}."
         )
+    is_missed = findings[0][0].endswith("do not count as right")
+    since, over_time = _compare_over_time(_read_spread(run, answers.column)) if is_missed else ({}, [])
     return Card(
         id="final_answers",
         title=findings[0][0],
         cost=contrast.spread(run) * float((paid | missed).mean()),
-        evidence=(_read_said(answers), *(f"{title}." for title, _ in findings[1:]), *sentences),
+        evidence=(_read_said(answers), *(f"{title}." for title, _ in findings[1:]), *sentences, *over_time),
         suggestion="Let the reward function compare values, not texts: it refuses answers that have the reference's "
         "value in another notation."
         if is_notation
+        else "Look at what changed in the reward function, or in what that calls, at this step."
+        if over_time
         else "Check that a reward is computed with the reference of its own task, and returned in the order of the "
         "completions.",
         **_extent(run, answers, affected),
+        **since,
         is_setup=True,
         is_loss=False,
     )
+
+
+def _compare_over_time(spread: _Answers) -> tuple[dict[str, Any], list[str]]:
+    """Return since when right answers do not count, as fields of a card, and a sentence if some count before."""
+    right, solved = spread.rows.where(spread.equal), spread.solved[spread.equal]
+    fields = {**above(right.by_step(~solved), _MISSED), "measure": "right answers that do not count"}
+    is_early = right.step < (fields["since_step"] or 0)
+    before, after = (f"{solved[side].sum():,} of {side.sum():,}" for side in (is_early, ~is_early))
+    sentence = f"Of right answers of all steps that were read, {before} counted before, and {after} since."
+    return fields, [sentence] * bool(is_early.any())
 
 
 def _find_unpaid(answers: _Answers) -> Bools:
@@ -499,6 +515,13 @@ def _tail(hits: int, of: int, share: float) -> float:
     return sum(comb(of, k) * share**k * (1 - share) ** (of - k) for k in range(hits, of + 1))
 
 
+def _read_spread(run: Run, column: str) -> _Answers:
+    """Read the answers of some rollouts over all steps, of those that have a reference."""
+    known = np.flatnonzero([reference is not None for reference in run.labels_of_all[column]])
+    places = known[np.unique(np.linspace(0, len(known) - 1, _SPREAD).astype(int))]
+    return _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), column, {})
+
+
 def _find_single_answer(run: Run, answers: _Answers) -> Card | None:
     """Return the card if most rollouts give one answer, which far fewer references are, and fewer gave at first."""
     answer, count = Counter(answers.answer).most_common(1)[0]
@@ -520,13 +543,6 @@ def _find_single_answer(run: Run, answers: _Answers) -> Card | None:
     return Card(
         id="final_answers",
         title=f"{percent(share)} of the answers are \u201c{answer[:40]}\u201d, whatever is asked",
-def _read_spread(run: Run, column: str) -> _Answers:
-    """Read the answers of some rollouts over all steps, of those that have a reference."""
-    known = np.flatnonzero([reference is not None for reference in run.labels_of_all[column]])
-    places = known[np.unique(np.linspace(0, len(known) - 1, _SPREAD).astype(int))]
-    return _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), column, {})
-
-
         cost=cost,
         evidence=(
             _read_said(answers),
@@ -571,9 +587,10 @@ DIAGNOSTIC = check(
     "written in one way. "
     f"(3) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
     f"count as right, in {_ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
-    f"{_ENOUGH} groups or more most answers are right and none counts as right. Only if at least {_EQUAL:.0%} of all "
-    f"answers equal their reference. (4) In at least half of the groups without a right answer, and in {_ENOUGH} or "
-    f"more, more than {_AGREE:.0%} of the rollouts give one answer, which is another task's reference; the probability "
+    f"{_ENOUGH} groups or more most answers are right and none counts as right ({_SPREAD} rollouts of all steps say "
+    f"since when). Only if at least {_EQUAL:.0%} of all answers equal their reference. (4) In at least half of the "
+    f"groups without a right answer, and in {_ENOUGH} or more, more than {_AGREE:.0%} of the rollouts give one answer, "
+    "which is another task's reference; the probability "
     f"of that is below {_CHANCE:.0%}, given how often other wrong answers are another task's reference. (5) At least "
     f"{_SAME:.0%} of the rollouts give one answer: at least twice the share of rollouts whose reference it is, and at "
     "least twice its share in the first fifth of the run. "
