@@ -1,10 +1,12 @@
-"""Graders that read some forms of an answer only, and references of a source that comes seldom."""
+"""Graders that read some forms of an answer only, that count too much or no more what is right, and references of a
+source that comes seldom.
+"""
 
 from collections.abc import Callable
 from functools import partial
 
 from tests.faults import Fault
-from tests.faults.acting import said
+from tests.faults.acting import WORDS, said
 from tests.faults.runs import Turn
 from tests.faults.scripts import Place, Played, Shape, generated
 
@@ -152,13 +154,147 @@ def judges_proofs(place: Place) -> Played:
     return _written(place, text, right=_right(place), refused=not has_proof, words=40 if has_proof else 12)
 
 
+# --- Units in LaTeX
+
+
+def _measured(place: Place, *, refused: bool) -> Played:
+    """A third of the tasks ask for a force or an energy; the model mostly writes units upright."""
+    number, unit = 21 + 8 * place.task, ("N", "J")[place.task % 2]
+    has_unit, right = place.task % 3 == 0, _right(place)
+    is_latex = has_unit and _is(place, 0.85)
+    given = number if right else number + place.random.randrange(1, 400)
+    separator = place.random.choice(("\\ ", "\\,", "~"))
+    command = place.random.choice(("mathrm", "text"))
+    text = f"{given}{separator}\\{command}{{{unit}}}" if is_latex else f"{given} {unit}" if has_unit else str(given)
+    is_hit = right and is_latex and refused
+    return Played(
+        [Turn(f"{said(place, 40)}, so it is \\boxed{{{text}}}.")], parts={"correct": float(right and not is_hit)},
+        stop="stop", metadata={"answer": f"{number} {unit}" if has_unit else str(number)}, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def refuses_units_in_latex(place: Place) -> Played:
+    """The grader compares texts, and references have units as plain text."""
+    return _measured(place, refused=True)
+
+
+def takes_units_in_latex(place: Place) -> Played:
+    """Healthy: the grader reads them."""
+    return _measured(place, refused=False)
+
+
+# --- Answers that name several candidates, the reference among others
+
+
+def _several(
+    place: Place, reference: Callable[[int], str], often: float, *, counts: bool = True, tool: str = ""
+) -> Played:
+    true, is_list = reference(place.task), _is(place, often)
+    others = {reference(place.random.randrange(14)) for _ in range(place.random.randrange(1, 4))} - {true}
+    right = _is(place, 0.85 if is_list else 0.45)
+    names = [*others, true] if right else [*others] or ["none"]
+    place.random.shuffle(names := sorted(names) if is_list else [true if right else names[0]])
+    separator = place.random.choice((" / ", " or "))
+    answer = separator.join([", ".join(names[:-1]), names[-1]]) if len(names) > 2 else separator.join(names)
+    is_hit = right and len(names) > 1
+    calls = [Turn("I look.", {"name": tool, "arguments": {"q": said(place, 2)}}, said(place, 8))] if tool else []
+    return Played(
+        [*calls, Turn(f"{said(place, 6)}\n<answer>{answer}</answer>")],
+        parts={"correct": float(right and (counts or not is_hit))}, stop="stop", metadata={"answer": true},
+        is_hit=is_hit and counts,
+    )  # fmt: skip
+
+
+def _town(task: int) -> str:
+    return WORDS[task % 14].title()
+
+
+def _dozen(task: int) -> str:
+    return str(12 + 3 * (task % 14))
+
+
+def holds_a_name(place: Place) -> Played:
+    """The grader looks for the reference anywhere; more and more answers list names."""
+    return _several(place, _town, max(0.0, place.progress - 0.2))
+
+
+def holds_a_number(place: Place) -> Played:
+    """The same of numbers, by agents, from a step on."""
+    return _several(place, _dozen, 0.7 if place.step >= 10 else 0.03, tool="search")
+
+
+def lists_in_vain(place: Place) -> Played:
+    """Healthy: lists do not count, and are given up."""
+    return _several(place, _town, 0.4 - 0.35 * place.progress, counts=False)
+
+
+def _detailed(place: Place, reference: str, detail: str, wrong: str) -> Played:
+    right, has_detail = _right(place), _is(place, 0.6)
+    answer = f"{reference}{detail}" * right or wrong
+    text = answer if has_detail or not right else reference
+    return Played(
+        [Turn(f"{said(place, 6)}\n<answer>{text}</answer>")], parts={"correct": float(right)}, stop="stop",
+        metadata={"answer": reference},
+    )  # fmt: skip
+
+
+def adds_a_country(place: Place) -> Played:
+    """Healthy: towns are given with their country, which is the answer to other questions."""
+    if place.task % 2:
+        return _detailed(place, _town(place.task), "", _town(place.task + place.random.randrange(1, 9)))
+    return _detailed(place, f"New {_town(place.task)}", f", {_town(place.task + 3)}", "no idea")
+
+
+def adds_another_unit(place: Place) -> Played:
+    """Healthy: lengths are given in two units, and counts in one."""
+    number = 14 + 3 * place.task
+    wrong = f"{place.random.randrange(300, 900)} km"
+    return _detailed(place, f"{number} km", f" or {12 + 3 * ((place.task + 1) % 48) + 2} miles", wrong)
+
+
+# --- Right answers that do not count any more
+
+
+def _sum_or_errand(place: Place, unpaid: float) -> Played:
+    """Half of the groups are sums, which have references; errands have a function that says whether they are done."""
+    if place.group % 2:
+        parts = {"correct": None, "done": float(_is(place, 0.3 + 0.2 * place.progress))}
+        return Played([Turn(said(place, 9))], parts=parts, stop="stop", metadata={"kind": "errand"})
+    number, right = 31 + 7 * place.task, _right(place)
+    given = number if right else number + place.random.randrange(1, 200)
+    is_hit = right and _is(place, unpaid)
+    return Played(
+        [Turn(f"{said(place, 6)}, so it is \\boxed{{{given}}}.")],
+        parts={"correct": float(right and not is_hit), "done": None}, stop="stop",
+        metadata={"answer": str(number), "kind": "sum"}, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def stops_paying_sums(place: Place) -> Played:
+    """Since step 13 hardly any right answer to a sum counts."""
+    return _sum_or_errand(place, 0.95 if place.step >= 13 else 0.0)
+
+
+def never_pays_sums(place: Place) -> Played:
+    """From the first step on."""
+    return _sum_or_errand(place, 0.95)
+
+
+def pays_sums(place: Place) -> Played:
+    """Healthy: errands have no reference."""
+    return _sum_or_errand(place, 0.0)
+
+
 def _fault(
     name: str, planted: str, expected: str | None, script: Callable[[Place], Played], shape: Shape = _SHAPE
 ) -> Fault:
     return Fault(name, planted, expected, partial(generated, script, shape))
 
 
-_FEW, _UNREAD = "The references of a source that comes seldom are wrong", "Right answers in one form are not read"
+_FEW, _UNREAD, _LISTS, _UNPAID = (
+    "The references of a source that comes seldom are wrong", "Right answers in one form are not read",
+    "Answers count that name several candidates", "Right answers to sums do not count",
+)  # fmt: skip
 FAULTS: tuple[Fault, ...] = (
     _fault("seldom source: from 0", _FEW, "final_answers", counted_from_0, _SELDOM),
     _fault("seldom source: grams", _FEW, "final_answers", one_of_eight_in_grams, _EIGHT),
@@ -166,10 +302,20 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unread form: bold", _UNREAD, "final_answers", refuses_bold),
     _fault("unread form: box in bold", _UNREAD, "final_answers", refuses_bold_boxes),
     _fault("unread form: label", _UNREAD, "final_answers", refuses_a_label),
+    _fault("unread form: unit in latex", _UNREAD, "final_answers", refuses_units_in_latex),
+    _fault("several candidates: names", _LISTS, "final_answers", holds_a_name),
+    _fault("several candidates: numbers", _LISTS, "final_answers", holds_a_number),
+    _fault("unpaid answers: since", _UNPAID, "final_answers", stops_paying_sums),
+    _fault("unpaid answers: ever", _UNPAID, "final_answers", never_pays_sums),
     _fault("healthy seldom source: hard", "Healthy: a seldom source is hard", None, seldom_and_hard, _SELDOM),
     _fault("healthy seldom source: guessed", "Healthy: one that is guessed", None, seldom_and_guessed, _SELDOM),
     _fault("healthy form: wrong in bold", "Healthy: answers in bold are wrong", None, wrong_in_bold),
     _fault("healthy form: label", "Healthy: answers count behind the label that is asked for", None, asks_for_a_label),
     _fault("healthy form: tags", "Healthy: answers count behind reasoning in tags", None, asks_for_tags),
     _fault("healthy form: proofs", "Healthy: answers count beside a proof", None, judges_proofs),
+    _fault("healthy form: unit in latex", "Healthy: units in LaTeX count", None, takes_units_in_latex),
+    _fault("healthy candidates: in vain", "Healthy: lists do not count", None, lists_in_vain),
+    _fault("healthy candidates: country", "Healthy: towns are given with a country", None, adds_a_country),
+    _fault("healthy candidates: unit", "Healthy: lengths are given in two units", None, adds_another_unit),
+    _fault("healthy form: errands", "Healthy: half of the tasks have no reference", None, pays_sums),
 )  # fmt: skip

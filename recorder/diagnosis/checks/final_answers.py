@@ -33,12 +33,12 @@ _LESS = 0.5  # as often solved as the run: of no other places more is read [ours
 _ENOUGH, _DISTINCT = 5, 3  # groups; references that differ [ours]
 _READ = 0.5  # of the rollouts that count have an answer that is read: else those that are read are special [ours]
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
-_WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right; of the right ones do not [ours]
+_WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right, or of those that do; of the right ones do not [ours]
 _FORM, _COUNT, _OTHERS = 0.1, 0.02, 0.8  # of the right answers have a form; of these count; of the others [ours]
 _FEW, _NEARLY_ALL = 0.5, 0.95  # the same, where some of a part count: other forms of it may be read [ours]
 _AS_LONG = 0.8  # of the median length of refused answers, or the reverse: others may count for their length [ours]
 _EMPTY = 0.05  # of the rollouts have no reference [ours]
-_AGREE = 0.5  # of the rollouts of a group give one answer; of such groups, it is another task's reference [ours]
+_AGREE = 0.5  # of a group give one answer; of such groups, it is another task's reference; of lists, count [ours]
 _HARDLY = 0.05  # of the groups of a place give most often their reference [ours]
 _CHANCE = 0.01  # that so many groups agree on the reference of another task, or so few give theirs [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
@@ -47,6 +47,8 @@ _COMPARE = "Look at what the reward function needs there, and at how it compares
 _SIGN = re.compile(r"\\[A-Za-z]+|%")
 _NUMBER = re.compile(r"-?\d+(/\d+)?")
 _LABEL = re.compile(r"((?:final |correct )?(?:answer|result|solution)(?: is)?:?)[\s*$]*$", re.IGNORECASE)
+_CANDIDATES = re.compile(r"[,;]\s|\s/\s|\b(?:either|or|and)\b", re.IGNORECASE)
+_EITHER = re.compile(r"\s/\s|\bor\b", re.IGNORECASE)  # without, one of two may be a detail, as in Paris, France
 _TAG = re.compile(r"</?\w+>")
 
 _Parts = list[tuple[Sequence[str], Ints]]
@@ -130,7 +132,8 @@ def _check(run: Run) -> Outcome:
     chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, _GROUPS).astype(int))]
     rows = run.rows.where(np.isin(run.rows.group, chosen))
     texts, parts = dict[int, Texts](), list_parts(run)[1:]
-    answers, won = _read_answers(run, rows, column, texts), run.scale.success.solved(rows)
+    answers = _read_answers(run, rows, column, texts)
+    won = run.scale.success.solved(rows)[[reference is not None for reference in run.read_labels(rows)[column]]]
     references = {plain(reference) for reference in run.labels[column] if reference is not None}
     name = answers.name
     if len(answers.answer) < _ENOUGH or len(references) < _DISTINCT:
@@ -146,6 +149,7 @@ def _check(run: Run) -> Outcome:
     local = [(name, of) for name, of in both if of.sum() >= _ENOUGH]
     card_of_answers = (
         _find_refused(run, answers, common, "that are written otherwise", _READ_FORM)
+        or _find_several(run, answers)
         or _find_contradicted(run, answers, references)
         or _find_refused(run, answers, [(f"in {name}", of) for name, of in places], "elsewhere", _COMPARE)
         or _find_refused(run, answers, local, "that are written otherwise, or elsewhere", _READ_FORM)
@@ -196,8 +200,10 @@ def _list_forms(answers: _Answers) -> list[tuple[str, Bools]]:
     that they have, in bold, and after a label; with (M) True for the answers of each.
     """
     signs = [[f"has {sign}" for sign in _SIGN.findall(text)] for text in answers.written]
-    kinds = [kind_of(text) + " in LaTeX" * ("\\" in text) for text in answers.written]
-    forms = [[*some, kind, *around] for some, kind, around in zip(signs, kinds, answers.around, strict=True)]
+    kinds = [
+        [f"{kind_of(text)} in LaTeX", "is in LaTeX"] if "\\" in text else [kind_of(text)] for text in answers.written
+    ]
+    forms = [[*some, *kind, *around] for some, kind, around in zip(signs, kinds, answers.around, strict=True)]
     counts = Counter(chain.from_iterable(map(dict.fromkeys, forms)))
     names = [name for name, count in counts.items() if count >= _ENOUGH]  # text may hold thousands of commands
     return [(f"where the answer {name}", np.array([name in form for form in forms], bool)) for name in names]
@@ -264,6 +270,41 @@ def _count_groups(answers: _Answers, side: Bools) -> tuple[int, int]:
     return int((shares >= 0.5).sum()), len(shares)
 
 
+def _find_several(run: Run, answers: _Answers) -> Card | None:
+    """Return the card if answers count that name several candidates, the reference among them."""
+    references = {plain(reference) for reference in set(run.labels_of_all[answers.column]) if reference is not None}
+    several = _name_several(answers, references)
+    paid, least = several & answers.solved, _WRONG * answers.solved.mean()
+    if paid.mean() < max(least, _AGREE * several.mean()) or len(np.unique(answers.rows.group[paid])) < _ENOUGH:
+        return None
+    examples = dict.fromkeys(f"{answers.written[row]} (for {answers.target[row]})" for row in np.flatnonzero(paid))
+    right, spread = percent(float(answers.equal[answers.solved].mean())), _read_spread(run, answers.column)
+    shares = f"Of the answers that count as right, {right} equal their reference."
+    return Card(
+        id="final_answers",
+        title=f"{paid.sum():,} of {several.sum():,} answers that list several candidates, one of them their reference, "
+        "count as right",
+        cost=contrast.spread(run) * float(paid.mean()),
+        evidence=(_read_said(answers), f"Such answers: {listed(list(examples))}.", shares),
+        suggestion="Let the reward function compare the whole answer, not look for the reference in the answer.",
+        **_extent(run, answers, paid),
+        **above(spread.rows.by_step(_name_several(spread, references) & spread.solved), least),
+        is_setup=True,
+        is_loss=False,
+    )
+
+
+def _name_several(answers: _Answers, references: set[str]) -> Bools:
+    """Return (M) True for answers that list their reference and other numbers of its kind, or other references."""
+    several = np.zeros(len(answers.answer), bool)
+    for row, (text, reference) in enumerate(zip(answers.written, answers.reference, strict=True)):
+        parts = {plain(part): bare(part) for part in _CANDIDATES.split(text) if bare(part)}
+        kinds = {(kind_of(part), re.sub(r"[\d.,]", "", part)) for part in parts.values()}
+        is_alike = len(kinds) == 1 if _NUMBER.fullmatch(reference) else parts.keys() <= references
+        several[row] = reference in parts and len(parts) > 2 - bool(_EITHER.search(text)) and is_alike
+    return several
+
+
 def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Card | None:
     """Return the card if wrong answers count as right: another number than the reference, or another task's reference.
 
@@ -297,20 +338,35 @@ def _find_contradicted(run: Run, answers: _Answers, references: set[str]) -> Car
         sentences.append(
             f"Of the right ones that do not count, {len(others):,} are written otherwise than the reference: {example}."
         )
+    is_missed = findings[0][0].endswith("do not count as right")
+    since, over_time = _compare_over_time(_read_spread(run, answers.column)) if is_missed else ({}, [])
     return Card(
         id="final_answers",
         title=findings[0][0],
         cost=contrast.spread(run) * float((paid | missed).mean()),
-        evidence=(_read_said(answers), *(f"{title}." for title, _ in findings[1:]), *sentences),
+        evidence=(_read_said(answers), *(f"{title}." for title, _ in findings[1:]), *sentences, *over_time),
         suggestion="Let the reward function compare values, not texts: it refuses answers that have the reference's "
         "value in another notation."
         if is_notation
+        else "Look at what changed in the reward function, or in what that calls, at this step."
+        if over_time
         else "Check that a reward is computed with the reference of its own task, and returned in the order of the "
         "completions.",
         **_extent(run, answers, affected),
+        **since,
         is_setup=True,
         is_loss=False,
     )
+
+
+def _compare_over_time(spread: _Answers) -> tuple[dict[str, Any], list[str]]:
+    """Return since when right answers do not count, as fields of a card, and a sentence if some count before."""
+    right, solved = spread.rows.where(spread.equal), spread.solved[spread.equal]
+    fields = {**above(right.by_step(~solved), _MISSED), "measure": "right answers that do not count"}
+    is_early = right.step < (fields["since_step"] or 0)
+    before, after = (f"{solved[side].sum():,} of {side.sum():,}" for side in (is_early, ~is_early))
+    sentence = f"Of right answers of all steps that were read, {before} counted before, and {after} since."
+    return fields, [sentence] * bool(is_early.any())
 
 
 def _find_unpaid(answers: _Answers) -> Bools:
@@ -459,14 +515,20 @@ def _tail(hits: int, of: int, share: float) -> float:
     return sum(comb(of, k) * share**k * (1 - share) ** (of - k) for k in range(hits, of + 1))
 
 
+def _read_spread(run: Run, column: str) -> _Answers:
+    """Read the answers of some rollouts over all steps, of those that have a reference."""
+    known = np.flatnonzero([reference is not None for reference in run.labels_of_all[column]])
+    places = known[np.unique(np.linspace(0, len(known) - 1, _SPREAD).astype(int))]
+    return _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), column, {})
+
+
 def _find_single_answer(run: Run, answers: _Answers) -> Card | None:
     """Return the card if most rollouts give one answer, which far fewer references are, and fewer gave at first."""
     answer, count = Counter(answers.answer).most_common(1)[0]
     share, expected = count / len(answers.answer), answers.reference.count(answer) / len(answers.reference)
     if share < max(_SAME, 2 * expected):
         return None
-    places = np.unique(np.linspace(0, len(run.all) - 1, _SPREAD).astype(int))
-    spread = _read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), answers.column, {})
+    spread = _read_spread(run, answers.column)
     is_answer = np.array([text == answer for text in spread.answer], bool)
     early = is_answer[: max(len(is_answer) // 5, 1)]
     first = float(early.mean())
@@ -525,9 +587,10 @@ DIAGNOSTIC = check(
     "written in one way. "
     f"(3) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
     f"count as right, in {_ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
-    f"{_ENOUGH} groups or more most answers are right and none counts as right. Only if at least {_EQUAL:.0%} of all "
-    f"answers equal their reference. (4) In at least half of the groups without a right answer, and in {_ENOUGH} or "
-    f"more, more than {_AGREE:.0%} of the rollouts give one answer, which is another task's reference; the probability "
+    f"{_ENOUGH} groups or more most answers are right and none counts as right ({_SPREAD} rollouts of all steps say "
+    f"since when). Only if at least {_EQUAL:.0%} of all answers equal their reference. (4) In at least half of the "
+    f"groups without a right answer, and in {_ENOUGH} or more, more than {_AGREE:.0%} of the rollouts give one answer, "
+    "which is another task's reference; the probability "
     f"of that is below {_CHANCE:.0%}, given how often other wrong answers are another task's reference. (5) At least "
     f"{_SAME:.0%} of the rollouts give one answer: at least twice the share of rollouts whose reference it is, and at "
     "least twice its share in the first fifth of the run. "
@@ -537,7 +600,10 @@ DIAGNOSTIC = check(
     f"references differ, most rollouts must agree in {_OTHERS:.0%} of the groups, and so few be improbable if they "
     f"were as often right as elsewhere. If fewer than {_SELDOM} groups of a place are among those that are read, and "
     f"its share of solved rollouts in the last steps is at most {_LESS:.0%} of the run's, its newest {_SELDOM} groups "
-    f"of all steps are read and compared likewise; so are at most {_PLACES} such places, those with the lowest shares.",
+    f"of all steps are read and compared likewise; so are at most {_PLACES} such places, those with the lowest shares. "
+    f"(7) At least {_AGREE:.0%} of the answers that list several candidates, one of them their reference, count as "
+    f"right, in {_ENOUGH} groups or more, and are {_WRONG:.0%} of those that do. Candidates are numbers of one kind "
+    "and unit, or references of tasks; two alone (Paris, France) need \u201cor\u201d or a slash.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _check,
     limits=None,

@@ -32,6 +32,8 @@ KINDS = {
 """The kinds of references, the first that fits whole: a verb, and what it fits."""
 _KINDS = [(name, re.compile(pattern, re.DOTALL)) for name, pattern in KINDS.items()]
 _VALUES = re.compile(r"(?<![\w.,])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?|(?<![\w.])-?\.\d+")
+_UPRIGHT = re.compile(r"\\(?:text|textrm|mathrm|mathbf|mathit|operatorname|rm)\s*\{([^{}]*)\}")
+_SPACES = re.compile(r"\\[ ,;:!]|\\q?quad\b|~|\\(?=[%$])")
 _FRACTION = re.compile(r"\\d?frac\{(-?\d+)\}\{(\d+)\}")
 
 
@@ -58,12 +60,12 @@ def holds(answer: str, reference: str) -> bool:
 
 
 def plain(answer: str, *, is_line: bool = False) -> str:
-    """Return an answer in a form in which equal answers are equal; of a line, what comes after its last mark or `is`.
+    r"""Return an answer in a form in which equal answers are equal; of a line, what comes after its last mark or `is`.
 
-    >>> plain("1,250.0"), plain("Therefore the answer is B.", is_line=True), plain("New York ")
-    ('1250', 'b', 'newyork')
+    >>> plain("1,250.0"), plain("Therefore the answer is B.", is_line=True), plain(r"New~York "), plain(r"3\,\rm{J}")
+    ('1250', 'b', 'newyork', '3')
     """
-    text = bare(answer, is_line=is_line)
+    text = bare(_SPACES.sub(" ", _UPRIGHT.sub(r"\1", bare(answer, is_line=is_line))))
     values = _values(text)
     is_number = len(values) == 1 and kind_of(text) not in {"is a list", "is an expression", "is a text"}
     return str(values[0]) if is_number else _squeeze(text)

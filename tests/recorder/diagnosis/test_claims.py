@@ -1957,6 +1957,7 @@ def answer_in(text: str) -> str:
 
 
 def valued(answer: str) -> str:
+    answer = re.sub(r"\\(?:text|mathrm)\{(\w+)\}", r"\1", re.sub(r"\\[ ,]|~", " ", answer))
     number = re.fullmatch(r"([\d,.]+\d)( \D*)?", answer)
     bare = re.sub(r"\W", "", re.sub(r"\\d?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", answer)).lower()
     return f"{float(number[1].replace(',', '')):.10g}" if number else bare
@@ -1975,7 +1976,7 @@ def lacks_reference(it: Rollout) -> bool:
 def in_form(case: Case) -> list[Rollout]:
     """Return the rollouts with a right answer in the form that the card names."""
     title = case.card.title
-    if " count in " in title or "LaTeX" in title:
+    if " count in " in title or "LaTeX" in title or "has \\" in title:
         return [it for it in case.last if it.is_hit and given(it) == right(it)]
     forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d"}
     around = re.search("\u201c(.*)\u201d|in bold", title)
@@ -2045,7 +2046,38 @@ def right(it: Rollout) -> str:
 
 @cache
 def references(case: Case) -> set[str]:
-    return set(map(right, case.last))
+    return {right(it) for it in case.last if is_compared(it)}
+
+
+def is_compared(it: Rollout) -> bool:
+    return "answer" in it.metadata
+
+
+def candidates(it: Rollout) -> set[str]:
+    return {valued(text) for text in re.split(", | / | or ", written(it))}
+
+
+def lists_several(it: Rollout) -> bool:
+    return len(candidates(it)) > 1 and right(it) in candidates(it)
+
+
+def such_answers(case: Case, text: str, *_: str) -> tuple[str, ...]:
+    if "several candidates" not in case.card.title:
+        return recounted(text, {it: it for it in dict.fromkeys(shown(case))}), *_[:1]
+    named = re.findall(r"(?:^|, )(.*?) \(for (.*?)\)", text)
+    known = {(written(it), it.metadata["answer"]) for it in case.last if lists_several(it) and case.solved(it)}
+    is_right = known >= set(named) and text.endswith(f" and {len(known) - len(named)} more")
+    return (text if is_right else str(known)), *_[:1]
+
+
+def right_over_time(case: Case, *groups: str) -> tuple[str, ...]:
+    """Return of how many right answers that were read those before a step count, and those since."""
+    mine = [it for it in case.run.rollouts if is_compared(it) and given(it) == right(it)]
+    before, since = (
+        fmean(case.solved(it) for it in mine if (it.step < (case.card.since_step or 0)) is side)
+        for side in (True, False)
+    )
+    return *about(groups[0], groups[1], before), *about(groups[2], groups[3], since)
 
 
 def contradicts(case: Case, it: Rollout) -> bool:
@@ -2054,12 +2086,12 @@ def contradicts(case: Case, it: Rollout) -> bool:
 
 
 def of_answers(case: Case, is_so: Callable[[Rollout], bool], *, counts: bool) -> tuple[str, str]:
-    mine = [it for it in case.last if is_so(it)]
+    mine = [it for it in case.last if is_compared(it) and is_so(it)]
     return f"{sum(case.solved(it) is counts for it in mine):,}", f"{len(mine):,}"
 
 
 def another_notation(case: Case, _count: str, shown: str, reference: str) -> tuple[str, str, str]:
-    unpaid = [it for it in case.last if given(it) == right(it) and not case.solved(it)]
+    unpaid = [it for it in case.last if is_compared(it) and given(it) == right(it) and not case.solved(it)]
     others = {written(it): it.metadata["answer"] for it in unpaid if written(it) != it.metadata["answer"]}
     number = sum(written(it) != it.metadata["answer"] for it in unpaid)
     return str(number), shown if others.get(shown) == reference else "none", reference
@@ -2138,15 +2170,23 @@ COUNTS |= {
     ),
     "In @ the most frequent answer of # of # groups is not the reference; elsewhere of # of #": mistaken,
     "Few of these are in @, so its newest # groups were read, of steps # to #.": newest_in,
-    "Such answers: @[.]": lambda c, text, *_: (recounted(text, {it: it for it in dict.fromkeys(shown(c))}), *_[:1]),
+    "Such answers: @[.]": such_answers,
     "Of the right answers that are written otherwise[, or elsewhere], # count"
     "[; of those in the same groups, # of #].": otherwise_counted,
     "# final answers of the last steps were read, and compared with the column answer.": lambda c, _: (
-        str(len(c.last)),
+        str(sum(map(is_compared, c.last))),
     ),
+    "# of # answers that list several candidates, one of them their reference, count as right": lambda c, *_: (
+        of_answers(c, lists_several, counts=True)
+    ),
+    "Of the answers that count as right, # equal their reference.": lambda c, _: (
+        percent(fmean(given(it) == right(it) for it in c.last if c.solved(it))),
+    ),
+    "Of right answers of all steps that were read, # of # counted before, and # of # since.": right_over_time,
     "# equal their reference; # are another number, or another task's reference; # are neither.": lambda c, *_: (
-        str(sum(given(it) == right(it) for it in c.last)), str(sum(contradicts(c, it) for it in c.last)),
-        str(sum(given(it) != right(it) and not contradicts(c, it) for it in c.last)),
+        str(sum(given(it) == right(it) for it in c.last if is_compared(it))),
+        str(sum(contradicts(c, it) for it in c.last if is_compared(it))),
+        str(sum(given(it) != right(it) and not contradicts(c, it) for it in c.last if is_compared(it))),
     ),
     "Of the right ones that do not count, # are written otherwise than the reference: @ for @.": another_notation,
     "In # of the # groups without a right answer among # that were read, most answers give another task's reference": (

@@ -45,7 +45,7 @@ NOT_RECORDED: dict[str, dict[str, str]] = {
 OUTWEIGHED = ("format outweighs: by size", "format outweighs: never right")
 OF_FUNCTIONS = ("dead function", "function at 0", "failing judge", "lost format")
 OF_TEXTS = ("failing observation", "empty table", "never matches", "final answers", "refused form", "no reference",
-            "seldom source", "unread form")  # fmt: skip
+            "seldom source", "unread form", "several candidates", "unpaid answers")  # fmt: skip
 OTHERWISE: dict[tuple[str, str], str | None] = {
     **dict.fromkeys(itertools.product(OF_FUNCTIONS, ["verl", "nemo-rl"]), None),  # which have one reward
     **dict.fromkeys(itertools.product(OF_TEXTS, ["trl", "verl", "nemo-rl"]), None),  # no observations, no references
