@@ -138,7 +138,7 @@ class Diagnosis:
             error=run.error if state == RunState.FAILED else None,
             within=f"mode:{self.columns.mode}" if len(modes) > 1 else "",
             in_full=in_full,
-            diagnostics=(*_guard_ours(failed), *(guarded(diagnostic, failed) for diagnostic in diagnostics)),
+            diagnostics=(*guard_checks(failed), *(guarded(diagnostic, failed) for diagnostic in diagnostics)),
             read_labels=partial(labels_of, db, run.id or 0),
             read_texts=partial(texts_of, db, run.id or 0),
             read_evaluated=partial(evaluated_texts_of, db, run.id or 0),
@@ -153,7 +153,7 @@ class Diagnosis:
         return Diagnosed(rows, report, settings, run.config, scalars, evaluations, evaluated)
 
 
-def _guard_ours(failed: list[Failed]) -> Sequence[Diagnostic]:
+def guard_checks(failed: list[Failed]) -> Sequence[Diagnostic]:
     """Return the checks that come with logs-ui, guarded: an error in one costs no report. Tests raise it."""
     if os.environ.get(RAISE_VARIABLE) == "1":
         return DIAGNOSTICS

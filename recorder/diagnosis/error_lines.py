@@ -14,7 +14,8 @@ _READ, _LOOKED = 256, 20  # rollouts, about; errors that are compared, the most 
 _LINES = 50  # errors of a rollout that are compared [ours]
 _LEAST, _MOST, _LENGTH = 3, 12, 200  # words of the beginning of a line; characters [ours]
 _ERROR = re.compile(r"^(?:\w+>|E )?[^\w\n.]*([\w.]*?(?:Error|Exception)\b[^\n]*)$", re.MULTILINE)
-_NAMES = "error", "exception"
+_NAMES, _WORD = {"error", "exception"}, re.compile(r"[^\W\d_]{2}")
+_NOTHING = {"none", "null", "false", "no error", "no exception", "ignore", "ok"}
 # Words on something that was cut.
 _UNIT, _CUT_OFF = r"(?:character|line|token|row|byte)s?", r"(?:truncated|omitted|cut off)"
 _CUTS = (
@@ -34,15 +35,15 @@ def list_errors(rollout: Texts) -> set[str]:
 
 
 def _list_named(value: Any) -> Iterator[str]:
-    """Yield the first lines of texts under the name `error` or `exception`, at any depth."""
+    """Yield first lines of texts under the name `error` or `exception`, in dicts and lists of dicts in each other."""
     pending = [value]
     while pending:
         part = pending.pop()
-        pending += part.values() if isinstance(part, dict) else part if isinstance(part, list) else ()
-        texts = [part.get(name) for name in _NAMES] if isinstance(part, dict) else []
-        yield from (
-            text.strip().partition("\n")[0].rstrip() for text in texts if isinstance(text, str) and text.strip()
-        )
+        for name, entry in part.items() if isinstance(part, dict) else ():
+            pending += entry if isinstance(entry, list) else [entry]
+            line = entry.strip().partition("\n")[0].rstrip() if isinstance(entry, str) and name in _NAMES else ""
+            if _WORD.search(line) and line.casefold() not in _NOTHING:
+                yield line
 
 
 def list_cuts(rollout: Texts) -> set[str]:

@@ -36,11 +36,11 @@ def find_closed_tag(run: Run) -> ClosedTag | None:
     for name, count in closed.most_common():
         if opened[name] or count < _HALF * len(answers):
             continue
-        sent = run.read_prompt_ends(list(sample))
-        # What was sent is not always recorded; the prompt's messages may end with the tag, too.
-        ends = [[sent.get(row, ""), prompt_of(texts)] for row, texts in sample.items()]
-        opening = sum(any(end.rstrip().endswith(f"<{name}>") for end in both) for both in ends)
-        if max(count, opening) < _MOST * len(answers):
+        # What was sent is not always recorded; the prompt's messages may end with the tag alone in a line, too.
+        sent = run.read_prompt_ends(list(sample)).values()
+        ends = list(sent) or [prompt_of(texts).rstrip().rpartition("\n")[2] for texts in sample.values()]
+        opening = sum(end.rstrip().endswith(f"<{name}>") if sent else end.strip() == f"<{name}>" for end in ends)
+        if count < _MOST * len(answers) and opening < _MOST * len(ends):
             continue
         closed_in = f"{count} of {len(answers)} first answers that were read hold </{name}>, and none holds <{name}>."
         opened_in = f"{opening} of {len(ends)} prompts that were read end with <{name}>."

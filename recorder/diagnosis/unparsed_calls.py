@@ -67,23 +67,22 @@ def describe_unparsed(run: Run, affected: Bools, otherwise: str) -> tuple[list[s
     """Return the same as `describe_last_answers`, of the answers before the last in which no action was found, if most
     are of one kind; and the tool that most of these call.
     """
-    texts = list[str]()
+    answers = list[tuple[str, str]]()
     for rollout in run.sample(np.isin(run.all.id, run.rows.id[affected]), _READ).values():
         last = max((entry["turn"] for entry in rollout.actions), default=0)
         acted = {entry["turn"] for entry in rollout.actions if entry["action"] is not None} | {last}
-        texts += [entry["text"] for entry in rollout.actions if entry["text"] and entry["turn"] not in acted]
-    kinds = [_end({"role": "assistant", "content": text})[0] for text in texts]
-    most, count = Counter(kinds).most_common(1)[0] if kinds else ("", 0)
-    if 2 * count <= len(texts):
+        texts = [entry["text"] for entry in rollout.actions if entry["text"] and entry["turn"] not in acted]
+        answers += [_end({"role": "assistant", "content": text}) for text in texts]
+    most, count = Counter(kind for kind, _ in answers).most_common(1)[0] if answers else ("", 0)
+    if 2 * count <= len(answers):
         return [], otherwise
-    mine = [text for text, kind in zip(texts, kinds, strict=True) if kind == most]
-    called = Counter(name for text in mine for name in set(_NAME.findall(text))).most_common(1)
+    mine = [text for kind, text in answers if kind == most]
+    names = [] if most == _TEXT else [name[1] for text in mine if (name := _NAME.search(_find_call(text)))]
+    called = Counter(names).most_common(1)
     tool = "".join(f"; {number} of these call {name}" for name, number in called if 2 * number > count)
-    evidence = [
-        f"Of {len(texts)} answers without an action that were read, {count} are {most}{tool}.",
-        f"For example: {_quote(mine[0])}",
-    ]
-    return evidence, _ADVICE.get(most, otherwise)
+    evidence = [f"Of {len(answers)} answers without an action that were read, {count} are {most}{tool}."]
+    example = _quote(mine[0])
+    return evidence + [f"For example: {example}"] * bool(example), otherwise if most == _TEXT else _ADVICE[most]
 
 
 def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:
@@ -137,11 +136,17 @@ def _is_executed(rollout: Texts, answers: int) -> bool:
     return any(entry["action"] is not None for entry in of_last) and (has_text or last >= answers)
 
 
-def _quote(text: str) -> str:
-    """Return the beginning of the call that a text ends with; without one, the end of the text."""
+def _find_call(text: str) -> str:
+    """Return the text from the last call on that it holds; "" without one."""
     tagged = list(_TAGGED.finditer(text))
     call = tagged[-1] if tagged else _OTHER.search(text)
-    words = " ".join(text[call.start() if call else 0 :].split())
+    return text[call.start() :] if call else ""
+
+
+def _quote(text: str) -> str:
+    """Return the beginning of the call that a text ends with; without one, the end of the text."""
+    call = _find_call(text)
+    words = " ".join((call or text).split())
     if len(words) <= _LENGTH:
         return words
     return f"{words[:_LENGTH]} \u2026" if call else f"\u2026 {words[-_LENGTH:]}"

@@ -365,7 +365,7 @@ def _judge_reached(run: Run, outcome: _Measure) -> Verdict:
         return improving
     habit = "" if outcome.alike else name_changed_habit(run)  # another mix of families has other habits
     is_judged = outcome.change is not None and outcome.change.chance is not None
-    is_lower = outcome.change is not None and outcome.change.value < 0
+    is_lower = outcome.change is not None and outcome.change.value <= -outcome.least
     if habit and (is_lower or not _is_high(run, outcome)):
         return Verdict("level", f"No cause found; {habit}, at {outcome.course}")
     if _is_high(run, outcome):

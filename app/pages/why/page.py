@@ -23,11 +23,11 @@ from logs_ui.app.parts.waiting_page import WAIT, until_diagnosed
 from logs_ui.app.web import htmx, page_cache, urls
 from logs_ui.app.web.open_database import SourceOfPages, id_of
 from logs_ui.recorder import queries
-from logs_ui.recorder.analysis.diagnose import Diagnosed
+from logs_ui.recorder.analysis.diagnose import Diagnosed, guard_checks
 from logs_ui.recorder.analysis.diagnosis_columns import evaluated_texts_of, labels_of, prompt_ends_of, texts_of
 from logs_ui.recorder.diagnosis import Diagnostic, Report, Rows, diagnose_rows, waterfall
 from logs_ui.recorder.diagnosis.card import Trend
-from logs_ui.recorder.diagnosis.report import Checked
+from logs_ui.recorder.diagnosis.report import Checked, Failed
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
 from logs_ui.recorder.diagnosis.run_checks import FEW_ROLLOUTS, FEW_STEPS
 from logs_ui.recorder.diagnosis.verdict import Verdict
@@ -92,6 +92,7 @@ def report_of(db: Connection, run: Run, diagnosis: Diagnosed, selection: Slice) 
         steps = int(selected_rows.steps[0]), int(selected_rows.steps[-1])
         report = Report((), waterfall(selected_rows, scale), scale, steps, within, warming_up=True)
         return report, looked_at(selected_rows, report)
+    failed = list[Failed]()
     report = diagnose_rows(
         rows_to_end,
         replace(
@@ -103,6 +104,7 @@ def report_of(db: Connection, run: Run, diagnosis: Diagnosed, selection: Slice) 
         evaluated=_select_evaluated(diagnosis.evaluated, selection, selected_rows.steps[-1]),
         has_ended=True,
         within=within,
+        diagnostics=guard_checks(failed),
         attributed=diagnosis.report.attributed,
         scale=scale,
         read_labels=partial(labels_of, db, id_of(run)),
@@ -110,6 +112,7 @@ def report_of(db: Connection, run: Run, diagnosis: Diagnosed, selection: Slice) 
         read_evaluated=partial(evaluated_texts_of, db, id_of(run)),
         read_prompt_ends=partial(prompt_ends_of, db, run),
     )
+    report = replace(report, failed=tuple(failed))
     return report, looked_at(rows_to_end, report)
 
 

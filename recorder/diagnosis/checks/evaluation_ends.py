@@ -53,6 +53,16 @@ def _end_so(rows: Rows, cause: LossCause) -> Bools:
     return ended
 
 
+def _is_lower(rows: Rows, trained: Rows, cause: LossCause) -> bool:
+    """Return False if evaluation rollouts that reach a limit are as long as any of the training: they may be of harder
+    tasks, at the same limit.
+    """
+    if not (column := _WAYS[cause][2]) or not (hit := _end_so(rows, cause)).any():
+        return True
+    longest, of_trained = (float(getattr(side, column).max()) for side in (rows.where(hit), trained))
+    return longest < of_trained
+
+
 def _find_units(*sides: Rows) -> Ints:
     """Return codes of the rollouts' tasks, which evaluations repeat; of groups, if tasks are few or not all known."""
     if all((rows.task >= 0).all() and len(np.unique(rows.task)) >= LEAST_UNITS for rows in sides):
@@ -74,7 +84,7 @@ def _list_ways(run: Run, every: Rows, name: str) -> Iterator[_Way]:
     for cause in _WAYS:
         hit = np.concatenate([_end_so(side, cause) for side in sides])
         difference = compare(hit.astype(float), is_evaluated, units, strata)
-        if difference is None or difference.chance is None:
+        if difference is None or difference.chance is None or not _is_lower(rows, trained, cause):
             continue
         shares, loss, paid = (float(hit[is_evaluated].mean()), float(hit[~is_evaluated].mean())), 0.0, ""
         for among, others in (
@@ -143,9 +153,10 @@ DIAGNOSTIC = check(
     f"The share of rollouts of the last {_ROUNDS} evaluations (or more, until they have {_ENOUGH} rollouts) that end "
     "in one way (with an error, truncated, without a parsed action, out of turns, or without any action) is at least "
     f"{_MORE:.0%} of the rollouts above that of training rollouts at most {_NEAR} steps away (of the same eval, if it "
-    f"is trained on). The probability by chance is below {_SURE:g} over all ways and evals; tasks are the independent "
-    "units, or groups where tasks are few. These rollouts score lower than other evaluation rollouts, or than training "
-    "rollouts if hardly any others are left.",
+    "is trained on). A limit of tokens or turns counts only if it is below the longest of these training rollouts. The "
+    f"probability by chance is below {_SURE:g} over all ways and evals; tasks are the independent units, or groups "
+    "where tasks are few. These rollouts score lower than other evaluation rollouts, or than training rollouts if "
+    "hardly any others are left.",
     needs("an evaluation during the training", lambda run: run.evaluated is not None, Lack.STOP_REASONS),
     _check,
     needs_calls=True,

@@ -50,6 +50,8 @@ _LABEL = re.compile(r"((?:final |correct )?(?:answer|result|solution)(?: is)?:?)
 _CANDIDATES = re.compile(r"[,;]\s|\s/\s|\b(?:either|or|and)\b", re.IGNORECASE)
 _EITHER = re.compile(r"\s/\s|\bor\b", re.IGNORECASE)  # without, one of two may be a detail, as in Paris, France
 _TAG = re.compile(r"</?\w+>")
+# Bold text that begins right before the answer, but for a box, a currency or a bracket, and ends right behind it.
+_OPENS, _CLOSES = re.compile(r"(?<![\w*])\*\*[^\w*]*(?:boxed\{)?[^\w*]*$"), re.compile(r"[^\w*]*\*\*(?![\w*])")
 
 _Parts = list[tuple[Sequence[str], Ints]]
 """As `places.list_parts` returns them."""
@@ -92,7 +94,8 @@ class _Answers:
 
 def _read_answers(run: Run, rows: Rows, column: str, known: dict[int, Texts]) -> _Answers:
     """Read the answers of some rollouts; those that give none are left out. Texts that are known are not read again."""
-    references = dict(zip(rows.id.tolist(), run.read_labels(rows)[column], strict=True))
+    labels = dict(zip(run.all.id.tolist(), run.labels_of_all[column], strict=True))
+    references = {row: labels[row] for row in rows.id.tolist()}
     known |= run.read_texts([row for row in references if row not in known])
     ends = {row: end for row in references if row in known and (end := final_answer(known[row].messages)) is not None}
     written = {row: bare(end.text, is_line=end.place == LAST_LINE) for row, end in ends.items()}
@@ -112,12 +115,14 @@ def _read_answers(run: Run, rows: Rows, column: str, known: dict[int, Texts]) ->
 
 def _read_frame(texts: Texts, end: Told, written: str) -> tuple[list[str], str]:
     """Return in which forms the line of an answer has it, and its mark: see `_Answers`."""
-    line, prompt = last_text(texts.messages).rpartition(written)[0].rpartition("\n")[2], prompt_of(texts)
-    label = found[1] if (found := _LABEL.search(line)) else ""
+    before, _, after = last_text(texts.messages).rpartition(written)
+    line, rest, prompt = before.rpartition("\n")[2], after.partition("\n")[0], prompt_of(texts)
+    label = match[1] if (match := _LABEL.search(line)) else ""
     is_asked = label != "" and (label.rstrip(":") in prompt or label.casefold() in prompt.casefold())
-    said = [str(message.get("content")) for message in texts.messages if message.get("role") == "assistant"]
-    forms = ["is in bold"] * (line.count("**") % 2) + [f"follows \u201c{label}\u201d"] * bool(label)
-    return forms, " ".join([end.place, *sorted({*_TAG.findall(said[-1])}), label.casefold() * is_asked])
+    answers = [str(message.get("content")) for message in texts.messages if message.get("role") == "assistant"]
+    is_bold = bool(_OPENS.search(line) and _CLOSES.match(rest))
+    forms = ["is in bold"] * is_bold + [f"follows \u201c{label}\u201d"] * bool(label)
+    return forms, " ".join([end.place, *sorted({*_TAG.findall(answers[-1])}), label.casefold() * is_asked])
 
 
 def _check(run: Run) -> Outcome:

@@ -98,7 +98,9 @@ def _check_unparsed(run: Run) -> Outcome:
     is_last, began = ended.sum() >= bad.sum() / 2, above(run.all.by_step(trend), limit)
     of_text = _advise_policy(run, trend, began["since_step"])
     evidence, advice = (
-        describe_last_answers(run, ended, advice, of_text) if is_last else describe_unparsed(run, bad, advice)
+        describe_last_answers(run, ended, advice, of_text)
+        if is_last
+        else describe_unparsed(run, bad, of_text or advice)
     )
     return Card(
         id="parse_failures",

@@ -142,12 +142,19 @@ def _is_limited(rows: Rows, ended: Bools) -> bool:
     others of their evals have: whoever stops them, it is no limit of turns.
     """
     turns, longest = rows.turns, np.full(len(rows), -np.inf)
-    counts = np.sort(np.unique(turns[ended & np.isfinite(turns)], return_counts=True)[1])
+    of = ended & np.isfinite(turns)
+    counts = np.sort(np.unique(turns[of], return_counts=True)[1])
+    pairs, times = np.unique(np.stack([rows.task[of], turns[of]]), axis=1, return_counts=True)
+    of_task = np.unique(pairs[0], return_inverse=True)[1].reshape(-1)
+    most, tries = np.zeros(len(of_task), np.int64), np.bincount(of_task, times)
+    np.maximum.at(most, of_task, times)
+    several = np.flatnonzero(tries >= _LIMITS)
     for code in np.unique(rows.eval).tolist():
         others = turns[(rows.eval == code) & ~ended & np.isfinite(turns)]
         longest[rows.eval == code] = np.percentile(others, _LONGEST) if len(others) else -np.inf
-    # A few limits, of some tasks each, are a few numbers.
-    return bool(counts[-_LIMITS:].sum() >= _HALF * counts.sum() or (turns[ended] >= longest[ended]).mean() >= _HALF)
+    has_own = len(several) > 0 and most[several].sum() >= _HALF * tries[several].sum()  # each task has its own limit
+    is_long = (turns[ended] >= longest[ended]).mean() >= _HALF
+    return bool(counts[-_LIMITS:].sum() >= _HALF * counts.sum() or has_own or is_long)
 
 
 def _were_enough(run: Run, ended: Bools, first: int) -> bool:

@@ -144,8 +144,10 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     has_begun = first is not None and first > every.steps[0]
     if has_begun:
         before = compare(np.where(every.step < first, every.reward, np.nan), there, every.group, strata)
-        if before is not None and before.value <= -least and (before.chance or 1.0) <= SURER:
-            fields |= {"since_step": int(every.steps[0]), "since_range": None}  # all got little then
+        is_sure = before is not None and before.chance is not None and before.chance <= SURER
+        if before is not None and before.value <= -least and is_sure:  # others got less then, too
+            fields |= {"since_step": int(every.steps[0]), "since_range": None}
+            has_begun = False
         elif before is not None:
             sentences = [f"Before step {first:,} it was {figure(before.chosen)}, of others {figure(before.others)}."]
     sentences += [

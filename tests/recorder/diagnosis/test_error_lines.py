@@ -53,7 +53,8 @@ def test_a_line_that_names_an_error_is_quoted_without_signs_before_it() -> None:
 
 def test_an_error_in_metadata_is_read_at_any_depth() -> None:
     session = {"error": "server at capacity\ntry again", "code": 503}
-    action = {"observation": "ok", "metadata": {"calls": [{"session": session}], "error": "", "exception": 7}}
+    no_errors = {"error": "None", "exception": 7, "loss": {"error": "0.12"}, "frame": [[[0, 1]]]}
+    action = {"observation": "ok", "metadata": {"calls": [{"session": session}], "info": no_errors, "error": ""}}
     assert list_errors(Texts([], [action])) == {"server at capacity"}
 
 

@@ -38,7 +38,9 @@ def judged(trained: Rows, evaluated: Rows) -> tuple[Report, Card | None]:
 
 
 def trained(share: Any = 0.02, **more: Any) -> Rows:
-    return ended(COUNT, list(range(1, STEPS + 1)), share, **more)
+    """Return rollouts of a training with answers three times as long."""
+    rows = ended(COUNT, list(range(1, STEPS + 1)), share, **more)
+    return replace(rows, completion_tokens=np.full(COUNT, 300.0))
 
 
 def test_the_filter_of_a_recorded_run_opens_exactly_these_rollouts(tmp_path: Path) -> None:
@@ -80,6 +82,11 @@ def test_if_all_of_an_evaluation_is_cut_it_is_compared_with_the_training() -> No
     )
     assert found.since_step is None
     assert report.verdict.card == "evaluation_ends"
+
+
+def test_answers_that_are_cut_at_the_limit_of_the_training_are_of_harder_tasks() -> None:
+    limit = replace(trained(), completion_tokens=np.full(COUNT, 100.0))
+    assert judged(limit, ended(192, [10, 20], 0.4, ("aime",), 2))[1] is None
 
 
 def test_an_eval_that_is_not_trained_on_is_named() -> None:

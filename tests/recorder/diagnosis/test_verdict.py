@@ -293,7 +293,8 @@ FEW = {"turns": np.where(LATE, 3.0, 5.2), "completion_tokens": np.where(LATE, 30
 
 @pytest.mark.parametrize(("columns", "right", "name", "said"), [
     (FEW, NOISE < 0.3, "level", "No cause found; turns 5.2 \u2192 3, at solved "),
-    (FEW, NOISE[::-1] < 0.7, "level", "turns 5.2 \u2192 3, at solved 73% \u2192 72%"),
+    (FEW, NOISE[::-1] < 0.7, "reached", "solved 73% \u2192 72%"),
+    (FEW, NOISE < 0.7 - 0.05 * LATE, "level", "turns 5.2 \u2192 3, at solved 72% \u2192 "),
     (FEW, NOISE < 0.7, "reached", "Healthy, no clear change: solved 72% \u2192 73% (steps 1"),
     (FEW, NOISE < 0.7, "reached", "; turns 5.2 \u2192 3"),
     ({"completion_tokens": np.where(LATE, 800.0, 160.0)}, NOISE < 0.3, "level", "tokens per turn 80 \u2192 400, at "),
