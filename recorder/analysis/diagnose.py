@@ -153,11 +153,11 @@ class Diagnosis:
         return Diagnosed(rows, report, settings, run.config, scalars, evaluations, evaluated)
 
 
-def guard_checks(failed: list[Failed]) -> Sequence[Diagnostic]:
+def guard_checks(failed: list[Failed]) -> tuple[Diagnostic, ...]:
     """Return the checks that come with logs-ui, guarded: an error in one costs no report. Tests raise it."""
     if os.environ.get(RAISE_VARIABLE) == "1":
         return DIAGNOSTICS
-    return [guarded(diagnostic, failed) for diagnostic in DIAGNOSTICS]
+    return tuple(guarded(diagnostic, failed) for diagnostic in DIAGNOSTICS)
 
 
 def settings_of(db: Database, run: Run) -> Settings:

@@ -58,8 +58,8 @@ def half(place: Place) -> Played:
 
 
 def cut(place: Place) -> Played:
-    """Two of three answers are cut off."""
-    return well(place) if place.random.random() < 0.3 else Played([Turn("and so on", action=None)], 0.0, stop="length")
+    """Two of three answers are cut off after one word."""
+    return well(place) if place.random.random() < 0.3 else Played([Turn("and", action=None)], 0.0, stop="length")
 
 
 def answered(place: Place, chance: float) -> Played:
@@ -293,13 +293,13 @@ def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestCli
 def test_a_finding_about_the_evaluations_opens_their_rollouts(clients: dict[str, TestClient]) -> None:
     html = flat(page_of(clients, "cut"))
     verdict = html[html.index('class="verdict"') : html.index("</section>", html.index('class="verdict"'))]
-    assert "of evaluation rollouts are truncated at the token limit, 0% of the training" in verdict
+    assert "of evaluation rollouts are truncated at the token limit, 0% of training rollouts" in verdict
     assert "in the evaluations" in verdict
     assert "Healthy" not in verdict
     (opened,) = re.findall(r'<a class="button" href="([^"]+)">.*?Open its (\d+) rollouts', verdict)
     assert "mode:eval" in unescape(opened[0])
     assert "cause:truncation" in unescape(opened[0])
-    (count,) = re.findall(r"(\d+) of 32 in the last 2 evaluations", verdict)
+    (count,) = re.findall(r"(\d+) of 32 rollouts in the last 2 evaluations", verdict)
     assert opened[1] == count
     assert "of evaluation rollouts" in page_of(clients, "cut", step_min=3)
     assert "of evaluation rollouts are" not in page_of(clients, "cut", task="task 1")
