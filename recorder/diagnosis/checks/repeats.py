@@ -13,7 +13,7 @@ from logs_ui.recorder.diagnosis.checks.never_solved import never_solved
 from logs_ui.recorder.diagnosis.contrast import rise, shift
 from logs_ui.recorder.diagnosis.explanations import BEHAVIOUR
 from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, mean, unsolved_groups
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows, means
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows, means
 from logs_ui.recorder.diagnosis.tables.actions import loop_kinds, looping
 from logs_ui.recorder.diagnosis.tables.movement import (
     ENTROPY_SHARE,
@@ -144,17 +144,25 @@ def _is_limited(rows: Rows, ended: Bools) -> bool:
     turns, longest = rows.turns, np.full(len(rows), -np.inf)
     of = ended & np.isfinite(turns)
     counts = np.sort(np.unique(turns[of], return_counts=True)[1])
-    pairs, times = np.unique(np.stack([rows.task[of], turns[of]]), axis=1, return_counts=True)
-    of_task = np.unique(pairs[0], return_inverse=True)[1].reshape(-1)
-    most, tries = np.zeros(len(of_task), np.int64), np.bincount(of_task, times)
-    np.maximum.at(most, of_task, times)
-    several = np.flatnonzero(tries >= _LIMITS)
     for code in np.unique(rows.eval).tolist():
         others = turns[(rows.eval == code) & ~ended & np.isfinite(turns)]
         longest[rows.eval == code] = np.percentile(others, _LONGEST) if len(others) else -np.inf
-    has_own = len(several) > 0 and most[several].sum() >= _HALF * tries[several].sum()  # each task has its own limit
     is_long = (turns[ended] >= longest[ended]).mean() >= _HALF
-    return bool(counts[-_LIMITS:].sum() >= _HALF * counts.sum() or has_own or is_long)
+    has_few = counts[-_LIMITS:].sum() >= _HALF * counts.sum()
+    return bool(has_few or is_long or _have_own_limits(rows.task[of], turns[of]))
+
+
+def _have_own_limits(tasks: Ints, turns: Floats) -> bool:
+    """Return True if of the (K,) rollouts of tasks that have several, most stop after the most frequent number of turns
+    of their task.
+    """
+    pairs, times = np.unique(np.stack([tasks, turns]), axis=1, return_counts=True)
+    task = np.unique(pairs[0], return_inverse=True)[1].reshape(-1)
+    tries = np.bincount(task, times)
+    most = np.zeros(len(tries))
+    np.maximum.at(most, task, times)
+    several = tries >= _LIMITS
+    return bool(several.any() and most[several].sum() >= _HALF * tries[several].sum())
 
 
 def _were_enough(run: Run, ended: Bools, first: int) -> bool:

@@ -229,17 +229,22 @@ def test_truncation_names_the_limit_that_was_hit(columns: dict[str, Any], said: 
     assert "5,000" not in " ".join(found.evidence)
 
 
+MANY = np.arange(240)
+ANY = np.random.default_rng(1).integers(5, 25, 240)
+
+
 @pytest.mark.parametrize(
     ("turns", "cards"),
     [
-        (5 + PLACE % 20, []),
-        (np.where(PLACE % 2, 12, 5 + PLACE % 7), ["turn_limit"]),
-        (np.where(PLACE % 4 > 1, 6, 24), ["turn_limit"]),
+        (ANY, []),
+        (np.where(MANY % 2, 12, ANY), ["turn_limit"]),
+        (np.where(MANY % 4 > 1, 6, 24), ["turn_limit"]),
+        (np.where(MANY % 2, 7 + MANY // GROUP % 12, ANY), ["turn_limit"]),  # each task has its own limit
     ],
 )
 def test_rollouts_that_stop_after_any_number_of_turns_ran_out_of_none(turns: Any, cards: list[str]) -> None:
-    stop = np.where(PLACE % 2, StopReason.TURN_LIMIT, StopReason.DONE)
-    rows = rows_of(reward=(PLACE + 1) % 2, turns=turns, stop_reason=stop)
+    tasks, stop = [f"task {place // GROUP % 12}" for place in MANY], np.where(MANY % 2, "turn_limit", StopReason.DONE)
+    rows = rows_of(240, task=tasks, reward=(MANY + 1) % 2, turns=turns, stop_reason=stop)
     assert [name for name in ids(diagnose_rows(rows)) if name == "turn_limit"] == cards
 
 
