@@ -33,12 +33,13 @@ def find_closed_tag(run: Run) -> ClosedTag | None:
         tags = {(slash, name) for slash, name in _TAG.findall(answer)}
         closed.update(name for slash, name in tags if slash)
         opened.update(name for slash, name in tags if not slash)
-    for name, count in closed.most_common():
-        if opened[name] or count < _HALF * len(answers):
-            continue
-        # What was sent is not always recorded; the prompt's messages may end with the tag alone in a line, too.
-        sent = run.read_prompt_ends(list(sample)).values()
-        ends = list(sent) or [prompt_of(texts).rstrip().rpartition("\n")[2] for texts in sample.values()]
+    often = [
+        (name, count) for name, count in closed.most_common() if not opened[name] and count >= _HALF * len(answers)
+    ]
+    # What was sent is not always recorded; the prompt's messages may end with the tag alone in a line, too.
+    sent = run.read_prompt_ends(list(sample)).values() if often else ()
+    ends = list(sent) or [prompt_of(texts).rstrip().rpartition("\n")[2] for texts in sample.values()]
+    for name, count in often:
         opening = sum(end.rstrip().endswith(f"<{name}>") if sent else end.strip() == f"<{name}>" for end in ends)
         if count < _MOST * len(answers) and opening < _MOST * len(ends):
             continue

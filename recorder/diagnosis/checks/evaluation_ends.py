@@ -53,14 +53,14 @@ def _end_so(rows: Rows, cause: LossCause) -> Bools:
     return ended
 
 
-def _is_lower(rows: Rows, trained: Rows, cause: LossCause) -> bool:
-    """Return False if evaluation rollouts that reach a limit are as long as any of the training: they may be of harder
-    tasks, at the same limit.
+def _find_longest(rows: Rows, trained: Rows, cause: LossCause) -> tuple[float, float] | None:
+    """Return the largest figure that a limit ends, of evaluation rollouts that end so and of training rollouts; NaN if
+    it is not known; None if no limit ends them, or no rollout ends so.
     """
-    if not (column := _WAYS[cause][2]) or not (hit := _end_so(rows, cause)).any():
-        return True
-    longest, of_trained = (float(getattr(side, column).max()) for side in (rows.where(hit), trained))
-    return longest < of_trained
+    column, hit = _WAYS[cause][2], _end_so(rows, cause)
+    if not column or not hit.any():
+        return None
+    return float(getattr(rows, column)[hit].max()), float(getattr(trained, column).max())
 
 
 def _find_units(*sides: Rows) -> Ints:
@@ -84,7 +84,10 @@ def _list_ways(run: Run, every: Rows, name: str) -> Iterator[_Way]:
     for cause in _WAYS:
         hit = np.concatenate([_end_so(side, cause) for side in sides])
         difference = compare(hit.astype(float), is_evaluated, units, strata)
-        if difference is None or difference.chance is None or not _is_lower(rows, trained, cause):
+        if difference is None or difference.chance is None:
+            continue
+        longest = _find_longest(rows, trained, cause)
+        if longest is not None and not longest[0] < longest[1]:  # harder tasks may reach the training's own limit
             continue
         shares, loss, paid = (float(hit[is_evaluated].mean()), float(hit[~is_evaluated].mean())), 0.0, ""
         for among, others in (
@@ -123,9 +126,8 @@ def _check(run: Run) -> Outcome:
         f"{_end_so(trained, way.cause).sum():,} of {len(trained):,} training rollouts, at most {_NEAR} steps away.",
         way.paid,
     ]
-    ends = [float(getattr(side, column).max()) for side in (rows.where(hit), trained)] if column else [np.nan]
-    if np.isfinite(ends).all():
-        most, of_trained = map(figure, ends)
+    if (longest := _find_longest(rows, trained, way.cause)) is not None:
+        most, of_trained = map(figure, longest)
         evidence.append(
             f"The longest of these has {most} {column.split('_')[-1]}, the longest training rollout {of_trained}."
         )
