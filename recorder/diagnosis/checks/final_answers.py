@@ -119,10 +119,12 @@ def _read_frame(texts: Texts, end: Told, written: str) -> tuple[list[str], str]:
     line, rest, prompt = before.rpartition("\n")[2], after.partition("\n")[0], prompt_of(texts)
     label = match[1] if (match := _LABEL.search(line)) else ""
     is_asked = label != "" and (label.rstrip(":") in prompt or label.casefold() in prompt.casefold())
-    answers = [str(message.get("content")) for message in texts.messages if message.get("role") == "assistant"]
+    last = [message for message in texts.messages if message.get("role") == "assistant"][-1]
+    # Reasoning in tags is stored apart from the answer.
+    tags = {*_TAG.findall(str(last.get("content"))), *["<think>", "</think>"] * bool(last.get("reasoning_content"))}
     is_bold = bool(_OPENS.search(line) and _CLOSES.match(rest))
     forms = ["is in bold"] * is_bold + [f"follows \u201c{label}\u201d"] * bool(label)
-    return forms, " ".join([end.place, *sorted({*_TAG.findall(answers[-1])}), label.casefold() * is_asked])
+    return forms, " ".join([end.place, *sorted(tags), label.casefold() * is_asked])
 
 
 def _check(run: Run) -> Outcome:
