@@ -50,6 +50,7 @@ class Person:
         self._clicks += 1
         assert self._clicks <= self._most
         what.first.click()
+        expect(self.page.locator(".htmx-request")).to_have_count(0)  # what a click swaps in is no load that can be awaited
         self.page.wait_for_load_state("networkidle")
 
     def tab(self, name: str) -> None:
@@ -255,5 +256,6 @@ def test_what_the_worst_rollouts_of_the_last_step_are(read: Callable[[str], tupl
     rewards = sorted(it["reward"] for it in run.truth.rollouts if it["step"] == last)
     expect(reader.page.locator("#found strong").first).to_have_text(str(len(rewards)))
     reader.click(reader.page.locator("th a", has_text="Reward"))
+    expect(reader.page.locator("th", has_text="Reward").first).to_have_attribute("aria-sort", "ascending")
     shown = [float(it.replace("\N{MINUS SIGN}", "-")) for it in reader.page.locator("td.reward").all_inner_texts()[:3]]
     assert shown == pytest.approx(rewards[:3], abs=2e-3)
