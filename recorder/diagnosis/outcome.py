@@ -1,7 +1,7 @@
 """Says what rollouts are to reach, and whether the dataset came in another mix at last than at first."""
 
 import re
-from collections.abc import Iterator
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +16,7 @@ from logs_ui.recorder.diagnosis.wording import percent
 REWARD = "mean reward"
 _WHOLE = 0.8  # of the rollouts can count as solved: fewer are said
 _MOVED = 0.5  # of the rollouts have another value of a column than at first: its mix changed [ours]
+SLIGHTLY_MOVED = 0.2  # the same: it changed enough to hide a rise [ours]
 _SHARED = 0.25  # of the rollouts of both sides have values that both have: else these cannot be compared [ours]
 DIFFICULTY = re.compile(r"level|difficult|stage|curriculum|tier", re.IGNORECASE)
 
@@ -52,12 +53,12 @@ class Mix(NamedTuple):
     is_difficulty: bool  # True if it is named like difficulty: others may just count the steps
 
 
-def is_other_mix(codes: Ints, late: Bools) -> bool:
-    """Return True if the (N,) codes, -1 for none, of the `late` rollouts are others than those of the rest, in half or
-    more of them (total variation).
+def is_other_mix(codes: Ints, late: Bools, moved: float = _MOVED) -> bool:
+    """Return True if the (N,) codes, -1 for none, of the `late` rollouts are others than those of the rest, in at least
+    a share `moved` of them (total variation).
     """
     first, last = _count_shares(codes, late)
-    return float(np.abs(first - last).sum()) / 2 >= _MOVED
+    return float(np.abs(first - last).sum()) / 2 >= moved
 
 
 def _count_shares(codes: Ints, late: Bools) -> list[Floats]:
@@ -66,16 +67,21 @@ def _count_shares(codes: Ints, late: Bools) -> list[Floats]:
     return [count / count.sum() for count in counts]
 
 
-def list_other_mixes(run: Run, sides: Sides) -> Iterator[Mix]:
-    """Yield the columns of the dataset that came in another mix; none where the same tasks are compared."""
+def list_other_mixes(run: Run, sides: Sides, moved: float = _MOVED) -> list[Mix]:
+    """Return the columns of the dataset whose mix changed in at least a share `moved` of the rollouts, none where the
+    same tasks are compared; first the one of whose values both sides share most.
+    """
     if sides.unit == "tasks":
-        return
+        return []
+    mixes = list[tuple[float, Mix]]()
     rows, late = run.all.where(sides.among), sides.late[sides.among]
     for places, _, name in columns_of(rows, run.read_labels(rows)):
-        if not is_other_mix(places.task, late):
+        if not is_other_mix(places.task, late, moved):
             continue
-        first, last = _count_shares(places.task, late)
+        first, last = (shares[1:] for shares in _count_shares(places.task, late))  # without those that have none
         shared = min(float(first[last > 0].sum()), float(last[first > 0].sum()))
         strata = np.full(len(run.all), -1)
         strata[sides.among] = places.task
-        yield Mix(name, strata if shared >= _SHARED else None, DIFFICULTY.search(name) is not None)
+        mix = Mix(name, strata if shared >= _SHARED else None, DIFFICULTY.search(name) is not None)
+        mixes.append((shared, mix))
+    return [mix for _, mix in sorted(mixes, key=itemgetter(0), reverse=True)]

@@ -17,7 +17,7 @@ from logs_ui.recorder.diagnosis.contrast import compare_halves, compare_successi
 from logs_ui.recorder.diagnosis.largest_differences import Sides, name_changed_habit, time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
-from logs_ui.recorder.diagnosis.outcome import REWARD, is_other_mix, list_other_mixes, outcome_of
+from logs_ui.recorder.diagnosis.outcome import REWARD, SLIGHTLY_MOVED, Mix, is_other_mix, list_other_mixes, outcome_of
 from logs_ui.recorder.diagnosis.places import describe_switches
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
@@ -210,23 +210,39 @@ def _outcome(run: Run, without: Bools | None = None) -> _Measure:
     return _measure(run, name, values, is_share=is_share)
 
 
+def _compare_in_mixes(run: Run, measure: _Measure, *moved: float) -> list[tuple[Mix, Difference | None]]:
+    """Return the columns of the dataset that came in another mix at last, and how the measure changed within their
+    values; None if the first steps and the last have hardly any value in common. `moved`: see `list_other_mixes`.
+    """
+    sides = time_sides(run)
+    if sides is None:
+        return []
+    column, group = np.where(sides.among, measure.column, np.nan), run.all.group
+    mixes = list_other_mixes(run, sides, *moved)
+    return [(mix, None if mix.strata is None else compare(column, sides.late, group, mix.strata)) for mix in mixes]
+
+
 def _other_mix(run: Run, measure: _Measure, chance: float) -> str:
     """Return words on a column of the dataset whose values came in another mix at last, and within which the measure
     does not fall; "" if there is none. If the first steps and the last have no value in common, only a column that is
     named like difficulty counts.
     """
-    sides = time_sides(run)
-    if sides is None:
-        return ""
-    for mix in list_other_mixes(run, sides):
-        column = np.where(sides.among, measure.column, np.nan)
-        within = None if mix.strata is None else compare(column, sides.late, run.all.group, mix.strata)
+    for mix, within in _compare_in_mixes(run, measure):
         if within is None:
             if mix.is_difficulty:
                 return f"while {mix.name} has other values than at first"
         elif within.chance is not None and not (within.chance < chance and within.value <= -measure.least):
             return f"but not at the same {mix.name}, whose mix changed"
     return ""
+
+
+def _measure_in_mix(run: Run, measure: _Measure) -> _Measure | None:
+    """Return how a measure changed within the values of the column whose mix changed, if it rises within each such
+    column; None if there is none.
+    """
+    changes = _compare_in_mixes(run, measure, SLIGHTLY_MOVED)
+    within = [replace(measure, change=change, alike=mix.name) for mix, change in changes if change is not None]
+    return within[0] if within and all(of.is_sure(1, _SURE) for of in within) else None
 
 
 def _falls_beside(run: Run, cards: Sequence[Card], chance: float) -> bool:
@@ -351,6 +367,8 @@ def _judge_rise(run: Run, outcome: _Measure) -> Verdict | None:
     """
     if outcome.is_sure(1, _SURE):
         return Verdict("improving", f"Healthy, improving: {outcome.course}")
+    if (within := _measure_in_mix(run, outcome)) is not None:
+        return Verdict("improving", f"Healthy, improving: {within.course}")
     deciding = run.scale.success.find_deciding(run.all)
     if deciding is None or outcome.is_sure(-1, _SURE):
         return None

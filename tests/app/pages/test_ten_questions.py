@@ -50,7 +50,7 @@ class Person:
         self._clicks += 1
         assert self._clicks <= self._most
         what.first.click()
-        expect(self.page.locator(".htmx-request")).to_have_count(0)  # what a click swaps in is no load that can be awaited
+        expect(self.page.locator(".htmx-request")).to_have_count(0)  # what is swapped in is no load to wait for
         self.page.wait_for_load_state("networkidle")
 
     def tab(self, name: str) -> None:

@@ -244,6 +244,17 @@ def test_a_fall_beside_another_mix_of_a_column_is_not_getting_worse(
     assert expected[1] in said.said
 
 
+@pytest.mark.parametrize(("rise", "expected"), [(0.35, "improving"), (0.0, "reached")])
+def test_a_rise_within_a_column_whose_mix_changed_is_improving(rise: float, expected: str) -> None:
+    hard = np.random.default_rng(4).uniform(size=COUNT)[PLACE // 4] < 0.1 + 0.8 * PLACE / COUNT
+    reward = 0.55 - 0.5 * (rise > 0) * hard + rise * PLACE / COUNT > NOISE
+    rows = rows_of(COUNT, steps=20, reward=reward, task=[f"task {place // 4}" for place in PLACE])
+    kinds = [["easy", "hard"][of] for of in hard.astype(int)]
+    line = diagnose_rows(rows, read_labels=lambda some: {"metadata.kind": [kinds[of - 1] for of in some.id]}).verdict
+    assert line.id == expected
+    assert ("at the same metadata.kind" in line.said) == (expected == "improving")
+
+
 def test_a_finding_is_the_verdict() -> None:
     cut = PLACE % 3 == 0
     columns = {"reward": np.where(cut, 0.0, NOISE < 0.7), "truncated_turns": cut * 1.0}
