@@ -9,7 +9,6 @@ import numpy as np
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.answers import LAST_LINE, final_answer
 from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, Texts, check, needs
-from logs_ui.recorder.diagnosis.checks.never_matches import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import SURER, shift
 from logs_ui.recorder.diagnosis.error_lines import list_cuts, list_errors
@@ -17,6 +16,7 @@ from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import extent, mean, tried
 from logs_ui.recorder.diagnosis.outcome import DIFFICULTY
 from logs_ui.recorder.diagnosis.places import MACHINE, list_kinds
+from logs_ui.recorder.diagnosis.references import holds, plain, reference_column
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, distinct
 from logs_ui.recorder.diagnosis.tables.tasks import (
     ATTEMPTS,

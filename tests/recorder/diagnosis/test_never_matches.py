@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from logs_ui.recorder.diagnosis import diagnose_rows
-from logs_ui.recorder.diagnosis.checks.never_matches import holds, kind_of, reference_column
+from logs_ui.recorder.diagnosis.references import holds, kind_of, reference_column
 from logs_ui.recorder.vocabulary import Lack
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 

@@ -1,0 +1,140 @@
+"""Finds right answers that hardly count: those of one form, such as in LaTeX, or of one place, where others count."""
+
+import re
+from collections import Counter
+from itertools import chain
+from math import inf
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis.card import Card, Run
+from logs_ui.recorder.diagnosis.compared_answers import (
+    CHANCE,
+    ENOUGH,
+    OTHERS,
+    Answers,
+    Parts,
+    extent,
+    tail,
+    tell_reading,
+)
+from logs_ui.recorder.diagnosis.references import kind_of
+from logs_ui.recorder.diagnosis.rollout_rows import Bools
+from logs_ui.recorder.diagnosis.wording import listed, percent
+
+_FORM, _COUNT = 0.1, 0.02  # of the right answers have a form; of these count [ours]
+_FEW, _NEARLY_ALL = (
+    0.5,
+    0.95,
+)  # of a part and of others count, where some of it do: other forms of it may be read [ours]
+_AS_LONG = 0.8  # of the median length of refused answers, or the reverse: others may count for their length [ours]
+_READ_FORM = "Let the reward function read this form, or ask for another one in the prompt."
+_COMPARE = "Look at what the reward function needs there, and at how it compares answers."
+_SIGN = re.compile(r"\\[A-Za-z]+|%")
+
+
+DEFINITION = (
+    f"At least {_FORM:.0%} of the right answers are written in one way (with a thousands separator, in LaTeX, in "
+    f"bold or after a label such as Answer:, say); at most {_COUNT:.0%} of these count as right, in {ENOUGH} groups "
+    f"or more, and at least {OTHERS:.0%} (or at most {_FEW:.0%}, and at least {_NEARLY_ALL:.0%}) of the others, of "
+    "those in the same groups, and of those behind the same mark (a box, say, or a label that the prompt asks for) and "
+    f"in messages with the same tags that have at least {_AS_LONG:.0%} of the tokens, and at most "
+    f"{1 / _AS_LONG:.0%}; with a probability below {CHANCE:.0%}, corrected for the number of ways, of so few by "
+    "chance. Or so of the right answers of an eval, a family of tasks or a value of a column, of all or of those "
+    "written in one way."
+)
+
+
+def compare_forms(run: Run, answers: Answers) -> Card | None:
+    """Return the card if the right answers of one form hardly count."""
+    equal = answers.equal
+    common = [(name, of) for name, of in _list_forms(answers) if (equal & of).sum() >= _FORM * equal.sum()]
+    return _find_refused(run, answers, common, "that are written otherwise", _READ_FORM)
+
+
+def compare_places(run: Run, answers: Answers, places: list[tuple[str, Bools]]) -> Card | None:
+    """Return the card if the right answers of one place hardly count, or those of one form in one place."""
+    insides = [("", answers.equal), *((f"in {name} ", answers.equal & of) for name, of in places if not of.all())]
+    both = ((f"{where}{form}", inside & of) for where, inside in insides for form, of in _list_forms(answers))
+    local = [(name, of) for name, of in both if of.sum() >= ENOUGH]
+    whole = [(f"in {name}", of) for name, of in places]
+    otherwise = "that are written otherwise, or elsewhere"
+    return _find_refused(run, answers, whole, "elsewhere", _COMPARE) or _find_refused(
+        run, answers, local, otherwise, _READ_FORM
+    )
+
+
+def _list_forms(answers: Answers) -> list[tuple[str, Bools]]:
+    """Return the ways in which answers are written: their kinds, in LaTeX or not, the commands and the percent sign
+    that they have, in bold, and after a label; with (M) True for the answers of each.
+    """
+    signs = [[f"has {sign}" for sign in _SIGN.findall(text)] for text in answers.written]
+    kinds = [
+        [f"{kind_of(text)} in LaTeX", "is in LaTeX"] if "\\" in text else [kind_of(text)] for text in answers.written
+    ]
+    forms = [[*some, *kind, *around] for some, kind, around in zip(signs, kinds, answers.around, strict=True)]
+    counts = Counter(chain.from_iterable(map(dict.fromkeys, forms)))
+    names = [name for name, count in counts.items() if count >= ENOUGH]  # text may hold thousands of commands
+    return [(f"where the answer {name}", np.array([name in form for form in forms], bool)) for name in names]
+
+
+def list_places(run: Run, of_all: Parts, answers: Answers) -> list[tuple[str, Bools]]:
+    """Return the evals, families of tasks and values of columns, with (M) True for the answers of each."""
+    is_read = np.isin(run.all.id, answers.rows.id)
+    parts = [(names, codes[is_read]) for names, codes in of_all]
+    return [(names[code], codes == code) for names, codes in parts for code in np.unique(codes).tolist() if code >= 0]
+
+
+def _find_refused(
+    run: Run, answers: Answers, parts: list[tuple[str, Bools]], otherwise: str, suggestion: str
+) -> Card | None:
+    """Return the card if the right answers of one of these parts hardly count, and most others do: also those in
+    the same groups, and those with the same marks that are as long, since a reward may need more than the answer.
+    """
+    equal, group, tokens = answers.equal, answers.rows.group, answers.rows.completion_tokens
+    marks, best = np.unique(answers.mark, return_inverse=True)[1], None
+    for where, of in parts:
+        mine, others = equal & of, equal & ~of
+        if len(np.unique(group[mine])) < ENOUGH or not others.any():
+            continue
+        share = answers.solved[mine].mean()
+        least = OTHERS if share <= _COUNT else _NEARLY_ALL if share <= _FEW else inf
+        usual_length = np.median(tokens[mine])
+        differs = (tokens < _AS_LONG * usual_length) | (_AS_LONG * tokens > usual_length)
+        alike = others & np.isin(marks, marks[mine]) & ~differs
+        same = others & np.isin(group, group[mine])
+        sides = [others, alike, *([same] if same.sum() >= ENOUGH else [])]
+        counted = min(float(answers.solved[side].mean()) if side.any() else 0.0 for side in sides)
+        (hits, of_mine), (other_hits, of_others) = (_count_groups(answers, side) for side in (mine, others))
+        usual = (other_hits + 0.5) / (of_others + 1)
+        chance = (1 - tail(hits + 1, of_mine, usual)) * len(parts)
+        if len(np.unique(group[alike])) < ENOUGH or counted < least or chance > CHANCE:
+            continue
+        if best is None or mine.sum() > best[1].sum():
+            best = where, mine, others, same
+    if best is None:
+        return None
+    where, mine, others, same = best
+    refused = mine & ~answers.solved
+    bold = "**" if where.endswith("is in bold") else ""
+    examples = dict.fromkeys(f"{bold}{answers.written[row]}{bold}" for row in np.flatnonzero(refused))
+    shares = f"Of the right answers {otherwise}, {percent(float(answers.solved[others].mean()))} count"
+    in_groups = f"; of those in the same groups, {answers.solved[same].sum():,} of {same.sum():,}" * bool(same.any())
+    return Card(
+        id="final_answers",
+        title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count {where}",
+        cost=contrast.spread(run) * float(refused.mean()),
+        evidence=(tell_reading(answers), f"Such answers: {listed(list(examples))}.", f"{shares}{in_groups}."),
+        suggestion=suggestion,
+        **extent(run, answers, refused),
+        is_setup=True,
+        is_loss=False,
+    )
+
+
+def _count_groups(answers: Answers, side: Bools) -> tuple[int, int]:
+    """Return in how many groups half or more of these answers count, and how many groups have any."""
+    group = np.unique(answers.rows.group[side], return_inverse=True)[1]
+    shares = np.bincount(group, answers.solved[side]) / np.bincount(group)
+    return int((shares >= 0.5).sum()), len(shares)

@@ -1,0 +1,183 @@
+"""Finds references that are wrong: groups agree on another answer, in one place or on another task's reference."""
+
+from collections import Counter
+from dataclasses import replace
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis.card import Card, Run, Texts
+from logs_ui.recorder.diagnosis.compared_answers import (
+    AGREE,
+    CHANCE,
+    ENOUGH,
+    OTHERS,
+    Answers,
+    Parts,
+    extent,
+    read_answers,
+    tail,
+    tell_reading,
+)  # fmt: skip
+from logs_ui.recorder.diagnosis.references import plain
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, distinct, means
+from logs_ui.recorder.diagnosis.wording import listed, percent
+
+_SELDOM, _PLACES = 20, 3  # groups that a place has read at least; places of which more are read [ours]
+_LESS = 0.5  # as often solved as the run: of no other places more is read [ours]
+_HARDLY = 0.05  # of the groups of a place give most often their reference [ours]
+
+
+DEFINITION = (
+    f"In at least half of the groups without a right answer, and in {ENOUGH} or more, more than {AGREE:.0%} of the "
+    "rollouts give one answer, which is another task's reference; the probability of that is below "
+    f"{CHANCE:.0%}, given how often other wrong answers are another task's reference. Or "
+    f"in at least {ENOUGH} groups of such a place the most frequent answer of a group is the reference in at most "
+    f"{_HARDLY:.0%}, and elsewhere in at least {OTHERS:.0%}; with a probability below {CHANCE:.0%}, corrected for "
+    "the number of places, of so few by chance, if answers had nothing to do with references. Where most answers and "
+    f"references differ, most rollouts must agree in {OTHERS:.0%} of the groups, and so few be improbable if they "
+    f"were as often right as elsewhere. If fewer than {_SELDOM} groups of a place are among those that are read, and "
+    f"its share of solved rollouts in the last steps is at most {_LESS:.0%} of the run's, its newest {_SELDOM} groups "
+    f"of all steps are read and compared likewise; so are at most {_PLACES} such places, those with the lowest shares."
+)
+
+
+def find_shuffled(run: Run, answers: Answers) -> Card | None:
+    """Return the card if groups without a right answer agree on the reference of another task."""
+    group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
+    unsolved = [
+        number for number in range(int(group.max()) + 1) if not (answers.solved | answers.equal)[group == number].any()
+    ]
+    most = _find_most_frequent(answers, group)
+    agreed = {number: most[number][0] for number in unsolved if number in most and most[number][1]}
+    if len(agreed) < max(ENOUGH, AGREE * len(unsolved)):
+        return None
+    references = {plain(reference) for reference in set(run.labels_of_all[answers.column]) if reference is not None}
+    swapped = [number for number, answer in agreed.items() if answer in references]
+    is_agreed = np.array([answers.answer[row] == agreed.get(int(group[row])) for row in range(len(group))], bool)
+    # Wrong answers on which no group agrees show how often one is another task's reference by chance.
+    others = ~answers.equal & ~is_agreed
+    by_chance = float(answers.is_another(references)[others].mean()) if others.any() else 0.0
+    is_varied = len({agreed[number] for number in swapped}) > len(swapped) / 2  # and not one answer to all
+    chance = tail(len(swapped), len(agreed), by_chance)
+    if len(swapped) < max(ENOUGH, AGREE * len(unsolved)) or chance > CHANCE or not is_varied:
+        return None
+    affected = np.isin(group, swapped)
+    examples = [
+        f"{agreed[number]} (not {answers.reference[int(np.argmax(group == number))]})" for number in swapped[:3]
+    ]
+    groups = f"the {len(unsolved):,} groups without a right answer among {int(group.max()) + 1:,} that were read"
+    title = f"In {len(swapped):,} of {groups}, most answers give another task's reference"
+    return Card(
+        id="final_answers",
+        title=title,
+        cost=contrast.spread(run) * float(affected.mean()),
+        evidence=(
+            tell_reading(answers),
+            f"Answers of these groups: {listed(examples)}.",
+            f"Of other wrong answers, {percent(by_chance)} are another task's reference.",
+            "Groups without a majority answer cannot be judged: more references may be wrong.",
+        ),
+        suggestion="Check the dataset: references may stand beside other tasks than their own, as after a shuffle or a "
+        "join of one column.",
+        **extent(run, answers, affected),
+        is_setup=True,
+        is_loss=False,
+        is_least=True,
+    )
+
+
+def compare_places(run: Run, answers: Answers, places: list[tuple[str, Bools]]) -> Card | None:
+    """Return the card if the most frequent answer of a group is hardly ever the reference in one place, and nearly
+    always elsewhere.
+    """
+    return _find_in_places(run, answers, places, len(places))
+
+
+def compare_seldom_places(
+    run: Run, parts: Parts, answers: Answers, texts: dict[int, Texts], places: int
+) -> Card | None:
+    """Return the same card for a place that has few groups among the answers, and is seldom solved in the last steps,
+    by its newest groups of all steps. `places`: how many were compared already.
+    """
+    won, group = run.scale.success.solved(run.rows), run.all.group
+    is_last, is_read = (np.isin(run.all.id, rows.id) for rows in (run.rows, answers.rows))
+    seldom = list[tuple[float, int, str, Ints, int]]()
+    for names, codes in parts:
+        has_place, last = is_read & (codes >= 0), codes[is_last]
+        groups = distinct(codes[has_place], group[has_place], count=len(names))
+        share = means(last[last >= 0], won[last >= 0], len(names))
+        few = np.flatnonzero((groups < _SELDOM) & (share <= _LESS * won.mean())).tolist()
+        seldom += [(share[code], -groups[code], names[code], codes, code) for code in few]
+    for _, _, name, codes, code in sorted(seldom, key=lambda place: place[:2])[:_PLACES]:
+        inside = codes == code
+        newest = list(dict.fromkeys(group[inside][::-1].tolist()))[:_SELDOM]
+        chosen = inside & np.isin(group, newest)
+        more = read_answers(run, run.all.where(chosen | (is_read & ~inside)), answers.column, texts)
+        of = np.isin(more.rows.id, run.all.id[chosen])
+        card, steps = _find_in_places(run, more, [(name, of)], places + _PLACES), run.all.step[chosen]
+        if card is not None:
+            weight = float(inside[is_last].mean() / of.mean())  # of the place more was read than of others
+            read = f"Few of these are in {name}, so its newest {len(newest)} groups were read, of steps"
+            return replace(
+                card,
+                cost=(card.cost or 0.0) * weight,
+                share=card.share and card.share * weight,
+                evidence=(tell_reading(answers), f"{read} {steps[0]:,} to {steps[-1]:,}.", *card.evidence[1:]),
+            )
+    return None
+
+
+def _find_in_places(run: Run, answers: Answers, places: list[tuple[str, Bools]], count: int) -> Card | None:
+    """Return the card if the most frequent answer of a group is hardly ever the reference in one place, and nearly
+    always elsewhere. `count`: of places that are compared.
+    """
+    group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
+    most, first = _find_most_frequent(answers, group), np.unique(group, return_index=True)[1]
+    answer = {number: text for number, (text, _) in most.items()}
+    reference = {number: answers.reference[first[number]] for number in most}
+    for name, of in places:
+        mine, others = ([number for number in most if of[first[number]] == side] for side in (True, False))
+        hits, others_hits = (sum(answer[number] == reference[number] for number in side) for side in (mine, others))
+        if len(mine) < ENOUGH or hits > _HARDLY * len(mine) or others_hits < max(OTHERS * len(others), ENOUGH):
+            continue
+        # Of letters and labels some are right by chance, so that it tells something if none is. Of answers that could
+        # be anything none may be, and it is their agreement that tells.
+        answers_by_text, references_by_text = (
+            Counter(texts[number] for number in mine) for texts in (answer, reference)
+        )
+        pairs_alike = sum(count * references_by_text[text] for text, count in answers_by_text.items())
+        share = pairs_alike / len(mine) ** 2
+        if 2 * min(len(answers_by_text), len(references_by_text)) > len(mine):
+            agreeing = sum(most[number][1] for number in mine)
+            share = others_hits / len(others) if agreeing >= OTHERS * len(np.unique(group[of])) else 0.0
+        if (1 - tail(hits + 1, len(mine), share)) * count > CHANCE:
+            continue
+        wrong = [number for number in mine if answer[number] != reference[number]]
+        affected, pairs = np.isin(group, wrong), dict.fromkeys(f"{answer[of]} (not {reference[of]})" for of in wrong)
+        return Card(
+            id="final_answers",
+            title=f"In {name} the most frequent answer of {len(wrong):,} of {len(mine):,} groups is not the "
+            f"reference; elsewhere of {len(others) - others_hits:,} of {len(others):,}",
+            cost=contrast.spread(run) * float(affected.mean()),
+            evidence=(tell_reading(answers), f"Answers of these groups: {listed(list(pairs))}."),
+            suggestion="Verify these references by hand first: the model may be right, and they may be shifted, "
+            "inverted or in another unit.",
+            **extent(run, answers, affected),
+            is_setup=True,
+            is_loss=False,
+        )
+    return None
+
+
+def _find_most_frequent(answers: Answers, group: Ints) -> dict[int, tuple[str, bool]]:
+    """Return the answer that more rollouts of a group give than any other, and whether most of two or more do, by the
+    group's code.
+    """
+    most = dict[int, tuple[str, bool]]()
+    for number in range(int(group.max()) + 1):
+        mine = np.flatnonzero(group == number)
+        (answer, count), *others = Counter(answers.answer[row] for row in mine).most_common(2)
+        if not others or others[0][1] < count:
+            most[number] = answer, len(mine) > 1 and count > AGREE * len(mine)
+    return most

@@ -1,0 +1,108 @@
+"""Tells the forms of references and answers, and which column of a dataset has the references."""
+
+import re
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.answers import rank_of
+from logs_ui.recorder.diagnosis.card import NotJudged, Run
+from logs_ui.recorder.diagnosis.rollout_rows import Rows, distinct
+from logs_ui.recorder.vocabulary import Status
+
+_END = 300  # characters of an answer that may hold a reference
+_NUMBER = r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)"
+_UNIT = r"[^\W\d_]\S*(?: [^\W\d_]+)?|[%\u00b0\u20ac\u00a3$]\S*"
+KINDS = {
+    "has a thousands separator": r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?",
+    "is an integer": r"[-+]?\d+",
+    "has decimals": r"[-+]?\d*\.\d+",
+    "is a fraction": r"[-+]?(?:\d+\s*/\s*\d+|\\d?frac\{\d+\}\{\d+\})",
+    "has a unit": rf"(?:[$\u20ac\u00a3]\s*{_NUMBER}|{_NUMBER}\s*(?:{_UNIT}))",
+    "is a list": r"[\[({].*[,;].*[\])}]|[^,;]+(?:[,;][^,;]+)+",
+    "is an expression": r".*(?:\\|\d\s*[-+*^=]|[*^=]).*",
+    "is a text": r".*",
+}
+"""The kinds of references, the first that fits whole: a verb, and what it fits."""
+_KINDS = [(name, re.compile(pattern, re.DOTALL)) for name, pattern in KINDS.items()]
+_VALUES = re.compile(r"(?<![\w.,])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?|(?<![\w.])-?\.\d+")
+_UPRIGHT = re.compile(r"\\(?:text|textrm|mathrm|mathbf|mathit|operatorname|rm)\s*\{([^{}]*)\}")
+_SPACES = re.compile(r"\\[ ,;:!]|\\q?quad\b|~|\\(?=[%$])")
+_FRACTION = re.compile(r"\\d?frac\{(-?\d+)\}\{(\d+)\}")
+
+
+def kind_of(reference: str) -> str:
+    """Return the kind of a reference, a key of KINDS.
+
+    >>> kind_of("1,250"), kind_of("12 km"), kind_of("3, 4 and 5")
+    ('has a thousands separator', 'has a unit', 'is a list')
+    """
+    bare = re.sub(r"^\$(.*)\$$", r"\1", reference.strip())  # in LaTeX
+    return next(name for name, pattern in _KINDS if pattern.fullmatch(bare))
+
+
+def holds(answer: str, reference: str) -> bool:
+    """Return True if the end of an answer holds the reference in any form: as a number, or its letters and digits.
+
+    >>> holds("So it is 1250.", "1,250"), holds("So it is 0.75.", "3/4"), holds("It is 12500.", "1,250")
+    (True, True, False)
+    """
+    end, numbers = answer[-_END:], _values(reference)
+    if len(numbers) == 1 and kind_of(reference) not in {"is a list", "is an expression", "is a text"}:
+        return numbers[0] in _values(end)
+    return _squeeze(reference) in _squeeze(end)
+
+
+def plain(answer: str, *, is_line: bool = False) -> str:
+    r"""Return an answer in a form in which equal answers are equal; of a line, what comes after its last mark or `is`.
+
+    >>> plain("1,250.0"), plain("Therefore the answer is B.", is_line=True), plain(r"New~York "), plain(r"3\,\rm{J}")
+    ('1250', 'b', 'newyork', '3')
+    """
+    text = bare(_SPACES.sub(" ", _UPRIGHT.sub(r"\1", bare(answer, is_line=is_line))))
+    values = _values(text)
+    is_number = len(values) == 1 and kind_of(text) not in {"is a list", "is an expression", "is a text"}
+    return str(values[0]) if is_number else _squeeze(text)
+
+
+def bare(answer: str, *, is_line: bool = False) -> str:
+    """Return an answer as it is written, without marks around it; of a line, what comes after its last mark or `is`.
+
+    >>> bare("**1,250**."), bare("Therefore the answer is B.", is_line=True)
+    ('1,250', 'B')
+    """
+    text = re.split(r"[:=]|\bis\b", answer)[-1] if is_line else answer
+    return text.strip(" .*`$\"'\n\t")
+
+
+def _values(text: str) -> list[Fraction]:
+    numbers = (number.replace(",", "").replace(" ", "") for number in _VALUES.findall(_FRACTION.sub(r"\1/\2", text)))
+    return [Fraction(number) for number in numbers if not re.search(r"/0*$", number)]
+
+
+def _squeeze(text: str) -> str:
+    return "".join(filter(str.isalnum, text.casefold()))
+
+
+def reference_column(rows: Rows, labels: Mapping[str, Sequence[str | None]], chosen: str | None = None) -> str | None:
+    """Return the name of the column that most rollouts have of those that are named like a reference answer, or of
+    the chosen one alone, and that is the same within each group, but for rollouts that raised; None if there is none.
+    """
+    candidates = dict[str, tuple[int, int]]()
+    for name, values in labels.items():
+        codes = np.unique([value or "" for value in values], return_inverse=True)[1]
+        count = sum(value is not None for value in values)
+        bare = name.removeprefix("metadata.")
+        is_named = rank_of(bare) is not None if chosen is None else bare == chosen
+        is_known = np.array([value is not None for value in values]) | (rows.status != Status.ERROR)
+        is_alike = (distinct(rows.group[is_known], codes[is_known], count=len(rows.groups.size)) <= 1).all()
+        if is_named and is_alike and 2 * count >= len(rows):
+            candidates[name] = count, -(rank_of(bare) or 0)
+    return max(candidates, key=candidates.__getitem__, default=None)
+
+
+def tell_lack(run: Run) -> NotJudged:
+    """Return the outcome of a check without such a column."""
+    name = run.settings.reference or "like a reference answer"
+    return NotJudged(f"No column that is named {name} is in most rollouts and the same within groups: set reference.")
