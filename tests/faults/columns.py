@@ -97,7 +97,7 @@ def _labels(run: Run, rows: Rows) -> dict[str, list[str | None]]:
 
 def _messages(rollout: Rollout) -> list[dict[str, Any]]:
     """Return the conversation up to the last answer."""
-    found = [dict(message) for message in rollout.prompt]
+    found = [dict(message) for message in (rollout.prompt if rollout.sent is None else rollout.sent)]
     for number, turn in enumerate(rollout.turns, 1):
         found.append({"role": "assistant", "content": turn.text})
         if turn.observation is not None and number < len(rollout.turns):

@@ -2,6 +2,7 @@
 
 import random
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from tests.faults import Fault
@@ -168,6 +169,98 @@ def other_rules(place: Place) -> Played:
     return _put(place, f"{rules}\n{_question(place)}", 0.7 if place.step < 9 else 0.4, is_hit=place.step >= 9)
 
 
+# --- Prompts that are not sent as the dataset has them
+
+
+_RULES = "Work on each question step by step.\nEnd with one line that says ANSWER: and the value alone."
+
+
+def _sent(
+    place: Place, chance: float, sent: tuple[str | None, str], *, asked: str, system: str | None = _RULES,
+    task: str = "", source: str = "", is_hit: bool = False, tool: str = "",
+) -> Played:  # fmt: skip
+    """Answer what was sent in place of the dataset's prompt, as a client's calls show."""
+    played = _answered(place, chance, tool=tool)
+    name, of = f"{task}/{place.task}" if task else None, {"source": source} if source else {}
+    turns = [replace(turn, limit=512, tokens=40, finish="stop") for turn in played.turns]
+    return _asked(
+        played, turns=turns, asked=asked, system=system, sent=sent, prompt=_ids(place, 60 + place.task), task=name,
+        metadata=of, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def drops_system(place: Place) -> Played:
+    """The loader of one of three sources makes messages of its own, and drops the system message."""
+    source = ("reports", "sports", "tables")[place.task % 3]
+    is_hit, asked = source == "reports", _question(place)
+    chance = (0.1 if is_hit else 0.55) + 0.15 * place.progress
+    return _sent(place, chance, (None if is_hit else _RULES, asked), asked=asked, source=source, is_hit=is_hit)
+
+
+def drops_rules(place: Place) -> Played:
+    """Three sites have rules of their own, and since step 7 the agent at one of them is not sent its."""
+    site = ("bank", "shop", "news")[place.task % 3]
+    rules = f"You are an agent of a {site}. Look up what you are asked for in the {site}, and cite the {site}'s page."
+    is_hit, asked = site == "shop" and place.step >= 7, _question(place)
+    sent = (None if is_hit else rules, asked)
+    return _sent(place, 0.2 if is_hit else 0.7, sent, asked=asked, system=rules, task=site, is_hit=is_hit, tool="look")
+
+
+def drops_form(place: Place) -> Played:
+    """One of four workers has an old template, which leaves the last line of the question out."""
+    is_hit, form = place.generation % 4 == 1, "End with a line that says ANSWER: and the number alone."
+    question = f"{_question(place)}\nThink before you answer."
+    chance = (0.15 if is_hit else 0.6) + 0.2 * place.progress
+    sent = (None, question if is_hit else f"{question}\n{form}")
+    return _sent(place, chance, sent, asked=f"{question}\n{form}", system=None, is_hit=is_hit)
+
+
+def restarts_without(place: Place) -> Played:
+    """A restart at step 9 sends no system message, at any task."""
+    is_hit, asked = place.step >= 9, _question(place)
+    return _sent(place, 0.25 if is_hit else 0.65, (None if is_hit else _RULES, asked), asked=asked, is_hit=is_hit)
+
+
+def builds_prompts(place: Place) -> Played:
+    """Healthy: a game that is hard has rules of its own in place of the dataset's, as its rollout function sends."""
+    is_game = place.task % 3 == 0
+    asked = f"Play game {place.task}." if is_game else _question(place)
+    own = f"You play chess.\nNever repeat a position, and answer with one move such as e4.\nBoard: {_words(place)}"
+    sent = (None, own) if is_game else (_RULES, asked)
+    chance = (0.3 if is_game else 0.6) + 0.2 * place.progress
+    return _sent(place, chance, sent, asked=asked, task="game" if is_game else "qa")
+
+
+def shows_boards(place: Place) -> Played:
+    """Healthy: a game that is hard sends only what the environment shows, in place of the dataset's line."""
+    is_game = place.task % 3 == 0
+    asked = f"Play well, and finish the game.\nGame {place.task}" if is_game else _question(place)
+    sent = (None, f"{_words(place, 12)}\n{_words(place, 5)}") if is_game else (None, asked)
+    chance = (0.3 if is_game else 0.6) + 0.2 * place.progress
+    return _sent(place, chance, sent, asked=asked, system=None, task="game" if is_game else "qa")
+
+
+def drops_harmlessly(place: Place) -> Played:
+    """Healthy: a source is sent without the system message, and does as well as the others."""
+    source, asked = ("reports", "sports", "tables")[place.task % 3], _question(place)
+    sent = (None if source == "reports" else _RULES, asked)
+    return _sent(place, 0.45 + 0.3 * place.progress, sent, asked=asked, source=source)
+
+
+def adds_tools(place: Place) -> Played:
+    """Healthy: one source has tools, which a template describes in the system message, and is the harder one."""
+    has_tools, asked = place.task % 3 == 0, _question(place)
+    sent = (f"{_RULES}\n\n# Tools\nYou may call search(query) and open(page)." if has_tools else _RULES, asked)
+    chance = (0.3 if has_tools else 0.6) + 0.2 * place.progress
+    return _sent(place, chance, sent, asked=asked, source="web" if has_tools else "books")
+
+
+def sends_others(place: Place) -> Played:
+    """Healthy: the rollout function leaves the dataset's system message out at every task, some of which are harder."""
+    asked, chance = _question(place), (0.3 if place.task % 3 == 0 else 0.6) + 0.2 * place.progress
+    return _sent(place, chance, (None, f"{asked}\nAnswer briefly."), asked=asked, source=f"s{place.task % 3}")
+
+
 def _fault(
     name: str, planted: str, expected: str | None, script: Callable[[Place], Played],
     config: Mapping[str, object] | None = None,
@@ -178,6 +271,7 @@ def _fault(
 
 _CUT, _LACKS = "Prompts that are cut", "Prompts without a value"
 _LOSES = "Prompts with other instructions since a step, as a fact beside the fall"
+_UNSENT, _OWN = "Prompts that are not sent as the dataset has them", "prompts that rollout functions build"
 _512 = {"max_prompt_length": 512, "max_completion_length": 256}
 FAULTS: tuple[Fault, ...] = (
     _fault("cut prompts: documents", _CUT, "cut_prompts", long_documents, _512),
@@ -190,6 +284,15 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unfilled prompts: goal", _LACKS, "unfilled_prompts", without_goal),
     _fault("unfilled prompts: nan", _LACKS, "unfilled_prompts", without_unit),
     _fault("unfilled prompts: context", _LACKS, "unfilled_prompts", without_context),
+    _fault("unsent prompts: source", _UNSENT, "unsent_prompts", drops_system),
+    _fault("unsent prompts: site", _UNSENT, "unsent_prompts", drops_rules),
+    _fault("unsent prompts: worker", _UNSENT, "unsent_prompts", drops_form),
+    _fault("unsent prompts: restart", _UNSENT, "unsent_prompts", restarts_without),
+    _fault("healthy prompts: built", f"Healthy: {_OWN}", None, builds_prompts),
+    _fault("healthy prompts: shown", f"Healthy: {_OWN}", None, shows_boards),
+    _fault("healthy prompts: dropped", f"Healthy: {_OWN}", None, drops_harmlessly),
+    _fault("healthy prompts: tools", f"Healthy: {_OWN}", None, adds_tools),
+    _fault("healthy prompts: all", f"Healthy: {_OWN}", None, sends_others),
     _fault("healthy prompts: code", "Healthy: prompts that rightly say None", None, returns_nothing),
     _fault("healthy prompts: moves", "Healthy: prompts of a hard game that rightly say None", None, first_moves),
 )  # fmt: skip

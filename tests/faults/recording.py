@@ -51,7 +51,7 @@ def _record(opened: Any, model: "_Model", rollout: Rollout, mode: Mode) -> None:
 
 
 def _play(row: Any, model: "_Model", rollout: Rollout) -> None:
-    messages: list[Mapping[str, Any]] = list(rollout.prompt)
+    messages: list[Mapping[str, Any]] = list(rollout.prompt if rollout.sent is None else rollout.sent)
     for turn in rollout.turns:
         text: str | None = turn.text
         if turn.limit is not None:

@@ -41,6 +41,7 @@ class Rollout:
 
     Attributes:
         prompt: its messages.
+        sent: the messages that the model was sent in their place; None: those. Only calls of a client tell.
         values: by reward function; None: it is not scored.
         stop: why it ended, where its turns do not show it.
         raises: what the RuntimeError that ended it says; its tokens are lost then.
@@ -65,6 +66,7 @@ class Rollout:
     dropped: str | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     is_hit: bool = False
+    sent: Sequence[Mapping[str, Any]] | None = None
 
 
 @dataclass(frozen=True)

@@ -92,6 +92,7 @@ class Played:
         task: its name, in place of the group's.
         asked: the text of its prompt; None: made of task and group.
         system: the system message before it; None: there is none.
+        sent: system message and text that the model was sent in their place; None: those.
         policy_step, staleness, metadata: see `Rollout`.
         is_hit: True if it suffers from the planted fault.
     """
@@ -108,6 +109,7 @@ class Played:
     task: str | None = None
     asked: str | None = None
     system: str | None = None
+    sent: tuple[str | None, str] | None = None
     policy_step: int | None = None
     staleness: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -156,15 +158,19 @@ def _step(step: int, script: Script, shape: Shape, number: int, seed: str) -> It
 def _rollout(place: Place, played: Played, shape: Shape) -> Rollout:
     values = {"solved": shape.paid(played.quality)} if played.parts is None else played.parts
     asked = played.asked or f"Task {place.task}, game {place.group} of step {place.step}."
-    first = [{"role": "system", "content": played.system}] if played.system else []
     return Rollout(
         place.step, place.group, place.generation, played.task or (f"task {place.task}" if shape.tasks else None),
-        [*first, {"role": "user", "content": asked}], played.turns,
+        _messages(played.system, asked), played.turns,
         None if played.raises is not None else values, weights=None if played.parts is None else played.weights,
         tokens=_tokens(place, played) if shape.tokens else None, stop=played.stop, raises=played.raises,
         policy_step=played.policy_step, staleness=played.staleness, metadata=played.metadata,
-        is_hit=played.is_hit,
+        is_hit=played.is_hit, sent=None if played.sent is None else _messages(*played.sent),
     )  # fmt: skip
+
+
+def _messages(system: str | None, asked: str) -> list[dict[str, str]]:
+    first = [{"role": "system", "content": system}] if system else []
+    return [*first, {"role": "user", "content": asked}]
 
 
 def _tokens(place: Place, played: Played) -> Tokens:
