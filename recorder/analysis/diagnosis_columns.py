@@ -31,12 +31,13 @@ _WORDS = ("status", "stop_reason", "error", "dropped")
 _ENVIRONMENT = ("env_reward_sum", "env_reward_last")
 _NUMBERS = ("reward", "advantage", "turns", "completion_tokens", "env_tokens", "seconds", "staleness", *_ENVIRONMENT)
 _FACTS = (*FACTS, "unsampled_tokens", "prompt_tokens")
+_TEXTS = (*TEXTS, "sent_prompt")
 _END = 8  # tokens of a prompt
 _JSON = ("rewards", "reward_weights", "odd_rewards")
-_NAMES = (*_WHOLE, *_CODED, *_WORDS, *_NUMBERS, *_FACTS, *TEXTS, "scored", "rewards", "odd_rewards")
+_NAMES = (*_WHOLE, *_CODED, *_WORDS, *_NUMBERS, *_FACTS, *_TEXTS, "scored", "rewards", "odd_rewards")
 _KINDS: dict[str, Any] = {
     **dict.fromkeys((*_WHOLE, *_CODED), np.int64),
-    **dict.fromkeys((*_WORDS, *TEXTS), object),
+    **dict.fromkeys((*_WORDS, *_TEXTS), object),
     **dict.fromkeys((*_NUMBERS, *_FACTS), np.float64),
     **dict.fromkeys(("scored", "odd_rewards"), bool),
 }
@@ -44,7 +45,7 @@ _KINDS: dict[str, Any] = {
 SAMPLED = 30_000
 """Rollouts that are read of a large run, about: a thousand take 0.4 MB, and 15 ms per diagnosis."""
 
-_TEXTS = 60  # of evaluations, that are read
+_EVALUATED = 60  # of evaluations, that are read
 _ROWS_AT_ONCE, _STEPS_AT_ONCE = 10_000, 500
 _Row = EvaluationRow
 
@@ -165,7 +166,7 @@ class RunColumns:
             },
             values=values,
             weights={name: latest.get(name, 1.0) for name in values},
-            facts={name: columns[name] for name in (*_FACTS, *TEXTS)},
+            facts={name: columns[name] for name in (*_FACTS, *_TEXTS)},
             tasks=list(self._codes["task"]),
             evals=list(self._codes["eval_name"]),
             is_evaluation=self.mode != Mode.TRAIN,
@@ -205,7 +206,13 @@ def texts_of(db: Database, run_id: int, ids: Sequence[int]) -> dict[int, Texts]:
     with Session(db) as session:
         rollouts = read_rollouts(session, run_id, col(EvaluationRow.id).in_(ids))
     return {
-        rollout.row.id or 0: Texts(rollout.messages, rollout.own_actions, rollout.sampling, rollout.row.metrics or {})
+        rollout.row.id or 0: Texts(
+            rollout.messages,
+            rollout.own_actions,
+            rollout.sampling,
+            rollout.row.metrics or {},
+            [message for message in rollout.metadata.get("dataset_prompt") or () if isinstance(message, dict)],
+        )
         for rollout in rollouts
         if rollout.messages or rollout.actions
     }
@@ -218,7 +225,7 @@ def evaluated_texts_of(db: Database, run_id: int, eval_name: str) -> dict[int, T
     query = select(col(row.id)).where(*of, col(row.status) != Status.RUNNING)
     with Session(db) as session:
         ids = [row_id for row_id in session.scalars(query) if row_id is not None]
-    return texts_of(db, run_id, ids[:: -(-len(ids) // _TEXTS) or 1])
+    return texts_of(db, run_id, ids[:: -(-len(ids) // _EVALUATED) or 1])
 
 
 def prompt_ends_of(db: Database, run: Run, ids: Sequence[int]) -> dict[int, str]:

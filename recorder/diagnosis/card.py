@@ -36,6 +36,7 @@ class Texts(NamedTuple):
     actions: Sequence[Mapping[str, Any]]  # without the calls of reward functions
     sampling: Mapping[str, Any] = MappingProxyType({})  # parameters of its generations
     metrics: Mapping[str, float | None] = MappingProxyType({})
+    dataset_prompt: Sequence[Mapping[str, Any]] = ()  # where another was sent
 
 
 ReadTexts = Callable[[Sequence[int]], Mapping[int, Texts]]

@@ -26,7 +26,7 @@ def describe_prompt_changes(before: Sequence[str], after: Sequence[str]) -> list
     """
     sides = ("lose", before, after), ("gain", after, before)
     return [
-        f"prompts {verb} \u201c{_shorten(text)}\u201d ({len(before) if verb == 'lose' else 0} of {len(before)} that "
+        f"prompts {verb} \u201c{shorten(text)}\u201d ({len(before) if verb == 'lose' else 0} of {len(before)} that "
         f"were read before, {len(after) if verb == 'gain' else 0} of {len(after)} since)"
         for verb, prompts, others in sides
         if (text := _find_text(prompts, others))
@@ -52,6 +52,7 @@ def _begin(texts: Sequence[str]) -> str:
     return low[:size] if is_whole else _REST_OF_WORD.sub("", low[:size])
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Return the beginning of a text, on one line."""
     line = " ".join(text.split())
     return line if len(line) <= _SHOWN else f"{_REST_OF_WORD.sub('', line[:_SHOWN]).rstrip()}\u2026"

@@ -18,6 +18,7 @@ from logs_ui.recorder.analysis.diagnosis_columns import columns_of
 from logs_ui.recorder.diagnosis import Rows, Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.labels import attribute_text, attributes_in, metrics_in
+from logs_ui.recorder.rows.sent_prompt import compare_messages
 from logs_ui.recorder.rows.task_names import prompt_task
 from logs_ui.recorder.rows.text_facts import answers, call_facts, text_facts, token_facts
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
@@ -72,6 +73,9 @@ def columns(run: Run) -> Rows:
             "policy_step": it.step if it.policy_step is None else it.policy_step, "turns": len(it.turns) or None,
             "task": it.task or prompt_task(orjson.dumps(it.prompt)), "staleness": it.staleness, "dropped": it.dropped,
         }  # fmt: skip
+        if it.turns and it.turns[0].limit is not None:  # only a client's call tells what was sent
+            sent = it.prompt if it.sent is None else it.sent
+            facts["sent_prompt"] = compare_messages([*map(dict, it.prompt)], [*map(dict, sent)])
         rows.append(_Row(**facts))
     return replace(columns_of(rows), is_evaluation=run.mode != Mode.TRAIN)
 
@@ -79,7 +83,12 @@ def columns(run: Run) -> Rows:
 def _texts(run: Run, ids: Sequence[int]) -> dict[int, Texts]:
     chosen = {it: run.rollouts[it - 1] for it in ids}
     return {
-        it: Texts(_messages(rollout), _actions(rollout), metrics=metrics_in(rollout.metadata) or {})
+        it: Texts(
+            _messages(rollout),
+            _actions(rollout),
+            metrics=metrics_in(rollout.metadata) or {},
+            dataset_prompt=rollout.prompt if rollout.sent else (),
+        )
         for it, rollout in chosen.items()
     }
 

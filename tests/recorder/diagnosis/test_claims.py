@@ -1124,7 +1124,7 @@ def prompt_changes(case: Case, step: str, text: str, *_: str) -> tuple[str, ...]
     """Of 16 rollouts of each side; all of a side must agree."""
     begin = text.removesuffix("\u2026")
     sides = [[it for it in case.run.rollouts if (it.step < int(step)) is side] for side in (True, False)]
-    counts = [fmean(begin in " ".join(str(it.prompt[-1]["content"]).split()) for it in side) * 16 for side in sides]
+    counts = [fmean(begin in in_line(it.sent or it.prompt) for it in side) * 16 for side in sides]
     return step, text, f"{counts[0]:g}", "16", f"{counts[1]:g}", "16"
 
 
@@ -2230,7 +2230,57 @@ def lacking(case: Case, _: str, said: str, label: str) -> tuple[str, ...]:
     return percent(fmean(are_so)), value or "nothing", label if said == (value or "nothing") else ""
 
 
+def in_line(messages: Iterable[Mapping[str, Any]], role: str = "") -> str:
+    return " ".join(" ".join(str(it["content"]).split()) for it in messages if role in {"", it["role"]})
+
+
+def unsent(case: Case, role: str, text: str, *, is_whole: bool) -> tuple[str, ...]:
+    """Return the share of those that are hit, whose message of that role holds the text in the dataset alone."""
+    hits, begin = [it for it in case.last if it.is_hit], text.removesuffix("\u2026")
+    assert all(begin in in_line(it.prompt, role) and begin not in in_line(it.sent or ()) for it in hits)
+    assert any(in_line(it.sent or (), role) for it in hits) is not is_whole
+    return case.share(lambda it: it.is_hit), role, text
+
+
+def sent_whole(case: Case, of_message: Callable[[Mapping[str, Any]], bool]) -> tuple[str, ...]:
+    """Return how many have such a message: of those that are hit, and of the others."""
+    sides = [[it for it in case.run.rollouts if it.is_hit is side] for side in (True, False)]
+    have = [sum(any(map(of_message, it.sent or ())) for it in side) * 32 / len(side) for side in sides]
+    return f"{have[0]:g}", "32", f"{have[1]:g}", "32"
+
+
+def loses_more(case: Case, name: str) -> float:
+    """Return how much more those that are hit lose, per rollout: within tasks each one counts by what it tells."""
+    hits, is_of_tasks = [it for it in case.last if it.is_hit], name == "others at the same tasks"
+    others = [it for it in (case.run.rollouts if is_of_tasks else case.last) if not it.is_hit]
+    total = weights = 0.0
+    for of in {task(it) if is_of_tasks else "" for it in hits}:
+        mine, rest = ([short(case, it) for it in side if not of or task(it) == of] for side in (hits, others))
+        weight = len(mine) * len(rest) / (len(mine) + len(rest))
+        total, weights = total + weight * (fmean(mine) - fmean(rest)) if weight else total, weights + weight
+    return total / weights
+
+
+def loses_unsent(case: Case) -> tuple[float, ...]:
+    return (fmean(it.is_hit for it in case.last) * loses_more(case, case.card.than),)
+
+
 COUNTS |= {
+    "# of rollouts are not sent the dataset's # message (\u201c@\u201d)": lambda c, _, *it: (
+        unsent(c, *it, is_whole=True)
+    ),
+    "# of rollouts are not sent a line of the dataset's # message (\u201c@\u201d)": lambda c, _, *it: (
+        unsent(c, *it, is_whole=False)
+    ),
+    "Of their prompts that were read, # of # have a system message; of those of others, # of # do.": lambda c, *_: (
+        sent_whole(c, lambda it: it["role"] == "system")
+    ),
+    "Of their prompts that were read, # of # hold this line; of those of others, # of # do.": lambda c, *_: (
+        sent_whole(c, lambda it: "\nEnd with a line" in it["content"])
+    ),
+    "Each loses # more on average than {others at the same tasks|other rollouts}.": lambda c, _: (
+        figure(loses_more(c, c.card.than)),
+    ),
     "# of prompts are cut at max_prompt_length (# tokens)": lambda c, *_: (
         c.share(lambda it: it.is_hit), figure(c.run.config["max_prompt_length"]),
     ),
@@ -2274,6 +2324,7 @@ COSTS: dict[str, Callable[[Case], tuple[float, ...]]] = {
     **dict.fromkeys(("loops", "truncation", "empty_answers", "cut_prompts", "unfilled_prompts", "lost_format"), loses),
     **dict.fromkeys(("never_acted", "parse_failures", "degenerate_text", "never_matches"), loses),
     "reward_parts": loses_signal,
+    "unsent_prompts": loses_unsent,
 }
 """Returns what a card may cost, by its id: nothing where that is not counted."""
 

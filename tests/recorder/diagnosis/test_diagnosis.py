@@ -38,7 +38,7 @@ def rows_of(count: int = 48, *, steps: int = 6, **columns: Any) -> Rows:
     weights = columns.pop("weights", dict.fromkeys(parts, 1.0))
     values = columns.pop("values", {name: np.asarray(part) / (weights[name] or 1) for name, part in parts.items()})
     found = {name: column(name, NAN) for name in (*FACTS, "prompt_tokens")}
-    found |= {name: column(name, None, object) for name in TEXTS}
+    found |= {name: column(name, None, object) for name in (*TEXTS, "sent_prompt")}
     made = Rows(
         id=place + 1,
         step=place * steps // count + 1,

@@ -18,6 +18,7 @@ WHOLE = rows_of(
     env_steps=2, env_errors=0, action_tail=1, repeats=0, parse_failures=0, parse_streak=0, parse_tail=0,
     compression=2, completion_key=PLACE, prompt_key=PLACE // 4, env_reward_sum=PLACE % 2, env_reward_last=PLACE % 2,
     completion_tokens=100 + PLACE % 7, turns=2, prompt_tokens=40 + PLACE // 4 % 8,
+    sent_prompt="dataset",
 )  # fmt: skip
 
 
@@ -138,7 +139,7 @@ def test_what_is_muted_needs_a_reason(muted: object) -> None:
 
 
 def test_a_report_says_from_how_many_checks_it_judges_and_what_most_others_lack() -> None:
-    assert diagnose_rows(rows_of()).basis == "15 of 43 checks judged; 3 more need two reward functions"
+    assert diagnose_rows(rows_of()).basis == "15 of 44 checks judged; 3 more need two reward functions"
 
 
 def test_an_evaluation_gets_no_advice_for_training() -> None:

@@ -1,0 +1,120 @@
+"""Finds prompts that were sent without a line of the dataset's, which prompts of other rollouts hold."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from itertools import takewhile
+from typing import Any
+
+import numpy as np
+
+from logs_ui.recorder.diagnosis.card import Below, Card, Outcome, Run, Texts, check, needs, quiet
+from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.contrast import SURER
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
+from logs_ui.recorder.diagnosis.prompt_changes import shorten
+from logs_ui.recorder.diagnosis.prompt_fields import prompt_of
+from logs_ui.recorder.diagnosis.rollout_rows import Bools
+from logs_ui.recorder.diagnosis.waterfall import losses
+from logs_ui.recorder.diagnosis.wording import figure, percent
+from logs_ui.recorder.vocabulary import SentPrompt
+
+_SHARE, _READ = 0.05, 32  # of the rollouts; prompts of either side that are read [ours]
+_MOST, _FEW = 0.9, 0.1  # of the prompts that are read [ours]
+_HALF = 0.5  # of the rollouts; of the length of what is missing [ours]
+_ROLE = "\0"  # begins a line that names a message's role
+
+
+def _check(run: Run) -> Outcome:
+    rows, limit = run.all, run.threshold("unsent_prompts", _SHARE)
+    kinds, is_last = rows.facts["sent_prompt"], rows.step >= run.rows.steps[0]
+    other, whole = kinds == SentPrompt.OTHER, (kinds == SentPrompt.DATASET) | (kinds == SentPrompt.EXTENDED)
+    share, (loss, beside, than) = float(other[is_last].mean()), _compare(run, other & is_last, whole)
+    if share <= limit or loss is None or loss.value <= 0 or loss.chance is None or loss.chance > SURER:
+        return quiet(share, "of rollouts are not sent all of the dataset's prompt", limit, "no loss is beyond chance")
+    missing, sentence = _find_missing(*(list(run.sample(of, _READ).values()) for of in (other & is_last, beside)))
+    if not missing:
+        known = "no instructions are known to be missing without new ones in their place"
+        return Below(f"{percent(share)} of rollouts are sent another prompt; {known}.")
+    return Card(
+        id="unsent_prompts",
+        title=f"{percent(share)} of rollouts are not sent {missing}",
+        cost=share * loss.value,
+        than=than,
+        evidence=(sentence, f"Each loses {figure(loss.value)} more on average than {than}."),
+        suggestion="Compare how these prompts are built with how the others are: a loader, a chat template or a "
+        "configuration may leave that out.",
+        where="sent_prompt:other",
+        **above(rows.by_step(np.where(other | whole, other, np.nan)), limit),
+        own=other[is_last],
+        is_setup=True,
+    )
+
+
+def _compare(run: Run, chosen: Bools, whole: Bools) -> tuple[Difference | None, Bools, str]:
+    """Compare what (N,) chosen rollouts lose with what whole ones do: those of the same tasks, if half of the chosen
+    have some; else those of the last steps; of too few groups, those before. Also return (N,) True for these, and their
+    name.
+    """
+    task, now = run.all.task, whole & (run.all.step >= run.rows.steps[0])
+    same = whole & np.isin(task, task[chosen & (task >= 0)])
+    is_met = bool(np.isin(task[chosen], task[same]).sum() >= _HALF * chosen.sum())
+    are_beside = len(np.unique(run.all.group[now])) >= LEAST_UNITS
+    beside = same if is_met else now if are_beside else whole
+    lost = np.where(chosen | beside, np.maximum(losses(run.all, run.scale), 0.0), np.nan)
+    than = "others at the same tasks" if is_met else "other rollouts" if are_beside else "others before"
+    return compare(lost, chosen, run.all.group, task if is_met else None), beside, than
+
+
+def _find_missing(read: Sequence[Texts], others: Sequence[Texts]) -> tuple[str, str]:
+    """Return words on what the dataset's prompts of some rollouts share and others were sent, but hardly any of these,
+    and a sentence with counts; "" if there is none, or these were sent new lines in its place.
+    """
+    lacking = [it for it in read if _has_all(it)]
+    given, sent = [_write(it.dataset_prompt) for it in lacking], [_write(it.messages) for it in lacking]
+    whole = [_write(it.messages) for it in others]
+    counts = {line: [sum(line in it for it in prompts) for prompts in (sent, whole)] for line in _list_shared(given)}
+    lines = [
+        line for line, (mine, rest) in counts.items() if mine <= _FEW * len(sent) and rest >= _MOST * len(whole) > 0
+    ]
+    new = [line for line in _list_shared(sent) if not any(line in prompt for prompt in (*given, *whole))]
+    if len("".join(new)) >= _HALF * len("".join(lines)) or len(lacking) < _MOST * len(read):
+        return "", ""
+    line = next((line for line in lines if not line.startswith(_ROLE)), lines[0])
+    message = next(message for it in lacking for message in it.dataset_prompt if line in _write([message]))
+    role, is_whole = message.get("role"), f"{_ROLE}{message.get('role')}" in lines
+    mine, rest = counts[f"{_ROLE}{role}" if is_whole else line]
+    part, does = ("the", f"have a {role} message") if is_whole else ("a line of the", "hold this line")
+    return f"{part} dataset's {role} message (\u201c{shorten(prompt_of([message]) if is_whole else line)}\u201d)", (
+        f"Of their prompts that were read, {mine} of {len(sent)} {does}; of those of others, {rest} of {len(whole)} do."
+    )
+
+
+def _has_all(texts: Texts) -> bool:
+    """Return True if its messages have all answers; else they begin with another prompt than that of the first call."""
+    answers = sum(message.get("role") == "assistant" for message in texts.messages)
+    return all((action.get("turn") or 0) <= answers for action in texts.actions)
+
+
+def _write(messages: Sequence[Mapping[str, Any]]) -> str:
+    """Return the prompt, with a line for each message's role."""
+    prompt = takewhile(lambda message: message.get("role") != "assistant", messages)
+    return "\n".join(f"{_ROLE}{message.get('role')}\n{prompt_of([message])}" for message in prompt)
+
+
+def _list_shared(prompts: Sequence[str]) -> list[str]:
+    """Return the lines that nearly all prompts hold, in their order."""
+    counts = Counter(line for prompt in prompts for line in dict.fromkeys(map(str.strip, prompt.splitlines())) if line)
+    return [line for line, count in counts.items() if count >= _MOST * len(prompts)]
+
+
+DIAGNOSTIC = check(
+    "unsent_prompts",
+    "Unsent prompts",
+    f"Share of rollouts above {_SHARE:.0%} that are not sent all of the dataset's prompt, where others are: a line "
+    "that these prompts share in the dataset, or a message of that role, is not in what they are sent, but in what "
+    f"others are. Only if they lose more, with a probability below {SURER:.1%} of that by chance, than others at the "
+    "same tasks, if half of them have such; else than others of the last steps, else before. Silent if they are sent "
+    f"new lines that they share, at least {_HALF:.0%} as long. At most {_READ} prompts of either side are read.",
+    needs("which prompts were sent", lambda run: run.all.facts["sent_prompt"] != None),  # noqa: E711 - of each
+    _check,
+)
