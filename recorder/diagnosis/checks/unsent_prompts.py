@@ -41,8 +41,8 @@ def _check(run: Run) -> Outcome:
         cost=share * loss.value,
         than=than,
         evidence=(sentence, f"Each loses {figure(loss.value)} more on average than {than}."),
-        suggestion="Compare how these prompts are built with how the others are: a loader, a chat template or a "
-        "configuration may leave that out.",
+        suggestion="Compare how these prompts are built with how the others are: a loader, a chat template, a "
+        "configuration or a limit of tokens may leave that out.",
         where="sent_prompt:other",
         **above(rows.by_step(np.where(other | whole, other, np.nan)), limit),
         own=other[is_last],
