@@ -7,8 +7,10 @@ from tests.faults import (
     answering,
     breaking,
     evaluating,
+    filling,
     functions,
     growing,
+    inventing,
     observing,
     parting,
     policy,
@@ -37,9 +39,12 @@ FAULTS: tuple[Fault, ...] = (
     *growing.FAULTS,
     *evaluating.FAULTS,
     *sharing.FAULTS,
+    *inventing.FAULTS,
+    *filling.FAULTS,
 )
 
 UNEXPLAINED: tuple[Fault, ...] = (
     *acting.UNEXPLAINED, *functions.UNEXPLAINED, *prompting.UNEXPLAINED, *observing.UNEXPLAINED,
+    *inventing.UNEXPLAINED,
 )  # fmt: skip
 """Runs of which no finding says why: facts beside the fall, and what differs within groups, are told."""
