@@ -138,8 +138,12 @@ def goes_on(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 def last_text(messages: Sequence[Mapping[str, Any]]) -> str:
     """Return the text of the model's last message without its reasoning; "" without any."""
-    contents = [message.get("content") for message in messages if message.get("role") == "assistant"]
-    content = contents[-1] if contents else None
+    texts = [text_of(message) for message in messages if message.get("role") == "assistant"]
+    return split_reasoning(texts[-1])[1] if texts else ""
+
+
+def text_of(message: Mapping[str, Any]) -> str:
+    """Return the text of a message, with its reasoning if that is a part of it; "" without any."""
+    content = message.get("content")
     parts = content if isinstance(content, list) else [{"text": content}]
-    texts = [part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str)]
-    return split_reasoning("".join(texts))[1]
+    return "".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))

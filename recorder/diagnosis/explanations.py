@@ -13,8 +13,8 @@ _HALF = 0.5  # of a card's loss: the cards that hold this share explain it
 
 _RESULTS = "never_solved forgotten signal_cliff dead_groups"
 _REWARDS = "constant_function constant_reward reward_parts"
-_BEHAVIOUR = f"""empty_answers parse_failures lost_format truncation loops turn_limit never_acted diversity
-    degenerate_text length {_RESULTS}"""
+_BEHAVIOUR = f"""invented_observations empty_answers parse_failures lost_format truncation loops turn_limit never_acted
+    diversity degenerate_text length {_RESULTS}"""
 _TABLE = {
     "arithmetic": "",
     "infrastructure": f"""new_observation invalid_reward new_value worse_place never_matches empty_answers
@@ -40,6 +40,8 @@ _TABLE = {
     "no_update": _BEHAVIOUR,
     "disagreement": f"new_value never_matches loops turn_limit constant_function proxy reward_parts {_RESULTS}",
     "inconsistent": "new_value never_matches never_solved constant_function reward_parts forgotten signal_cliff",
+    "invented_observations": f"""parse_failures lost_format truncation loops turn_limit never_acted degenerate_text
+        length {_RESULTS}""",
     "empty_answers": f"new_value lost_format constant_function {_RESULTS}",
     "parse_failures": f"""new_value never_matches lost_format loops turn_limit never_acted diversity {_REWARDS}
         {_RESULTS}""",

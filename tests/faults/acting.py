@@ -351,20 +351,21 @@ def _faults(
     return _of(name, planted, expected, script, list(shapes)[number % 2 :: 2])
 
 
+_INVENTED = "More and more rollouts invent what others say"
+
 FAULTS: tuple[Fault, ...] = (
     *(fault for it in enumerate(_PLANTED) for fault in _faults(it[0], *it[1])),
     Fault("unread call", "Calls as XML, which nothing reads", "never_acted",
           partial(generated, unread_call, Shape(steps=20, groups=6, tasks=30))),
+    Fault("invented answers: user", _INVENTED, "invented_observations",
+          partial(generated, invents_user, Shape(steps=20, groups=8, tasks=0, ended=False))),
     Fault("healthy, transcripts", "Healthy: each last message holds what tools answered", None,
           partial(generated, whole_transcript, Shape(steps=24, groups=6, tasks=30))),
 )  # fmt: skip
 
-_INVENTED = "More and more rollouts invent what others say"
 UNEXPLAINED: tuple[Fault, ...] = (
     Fault("invented answers: tool", _INVENTED, None,
           partial(generated, invents_tool, Shape(steps=24, groups=6, size=8, tasks=30))),
-    Fault("invented answers: user", _INVENTED, None,
-          partial(generated, invents_user, Shape(steps=20, groups=8, tasks=0, ended=False))),
     Fault("invented answers: turn", _INVENTED, None,
           partial(generated, invents_turn, Shape(steps=30, groups=8, size=8, tasks=0))),
 )  # fmt: skip

@@ -27,7 +27,7 @@ def _clerk(place: Place) -> str:
 
 def _moves(place: Place, hear: Callable[[Place], str], write: Callable[[str, str], str], *, is_done: bool) -> Played:
     """Four to seven moves; `write` takes what was heard before, and the words of the answer."""
-    turns, heard = list[Turn](), hear(place)
+    turns, heard = list[Turn](), ""
     for number in range(count := place.random.randrange(4, 8)):
         spot = f"{place.random.choice(_SPOTS)} {number}"
         words = f"Thought: {said(place, 4)}.\nAction: go to {spot}"
@@ -40,17 +40,18 @@ def _invents(place: Place, hear: Callable[[Place], str], mark: str, often: float
     """Often an answer goes on with what the environment might say, and with another action, of which that is sent.
     Rollouts that do so run out of turns, mostly.
     """
-    is_hit = place.random.random() < often
-    right = float(place.random.random() < 0.45 + 0.3 * place.progress - cost * is_hit)
+    does, lines = place.random.random() < often, list[str]()
+    right = float(place.random.random() < 0.45 + 0.3 * place.progress - cost * does)
 
     def write(_: str, words: str) -> str:
-        if not is_hit or place.random.random() < 0.4:
+        if not does or place.random.random() < 0.4:
             return words
         invented = [f"Action: go to {said(place, 1)}\n{mark.format(hear(place))}" for _ in range(place.number % 2 + 1)]
+        lines.extend(invented)
         return "\n".join([f"Thought: {said(place, 4)}.", *invented, words])
 
-    played = _moves(place, hear, write, is_done=right == 1 or not is_hit or place.random.random() < 0.3)
-    return Played(played.turns, right, is_hit=is_hit)
+    played = _moves(place, hear, write, is_done=right == 1 or not does or place.random.random() < 0.3)
+    return Played(played.turns, right, is_hit=bool(lines))
 
 
 def invents_rooms(place: Place) -> Played:
@@ -89,7 +90,9 @@ def _writes(place: Place, write: Callable[[Place, str, str], str]) -> Played:
 
 
 def quotes(place: Place) -> Played:
-    return _writes(place, lambda _, heard, words: f"Thought: I was told more.\nObservation: {heard}\n{words}")
+    return _writes(
+        place, lambda _, heard, words: f"Thought: I was told more.\nObservation: {heard}\n{words}" if heard else words
+    )
 
 
 def imagines(place: Place) -> Played:

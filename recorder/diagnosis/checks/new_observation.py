@@ -1,5 +1,5 @@
 """Finds an observation that rollouts suddenly get and that costs reward, though no call raises: a rate limiter's text,
-an error page, an empty output, a page that does not change.
+an error page, an empty output, a page that does not change; and observations that the model writes itself.
 
 No list of such texts is needed: observations are compared by their first words. The policy's own failures are told
 apart by what it does: an environment that fails answers otherwise to the kinds of actions that it had answered before.
@@ -7,14 +7,15 @@ apart by what it does: an environment that fails answers otherwise to the kinds 
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from logs_ui.recorder.action_text import KEY, observation_key, observed_text
+from logs_ui.recorder.action_text import KEY, observation_key, observed_text, split_reasoning
 from logs_ui.recorder.diagnosis import links
+from logs_ui.recorder.diagnosis.answers import text_of
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, uncovered
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.reward_functions import find_hacked
@@ -27,7 +28,7 @@ from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
 from logs_ui.recorder.diagnosis.tables.actions import looping
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import losses
-from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.diagnosis.wording import figure, kind_of, listed, percent
 
 _SHARE, _RARER = 0.05, 10  # of the rollouts; times rarer before [ours]
 _LOOKED, _READ = 20, 32  # observations that are compared; rollouts of which texts are read
@@ -39,6 +40,14 @@ _UNCHANGING = -1  # the key of whatever text is most of what a rollout hears
 _NEAR = 2  # steps: observations that began together are one finding
 _DIGITS = re.compile(r"\w*\d\w*")
 _SHOWN, _MORE = 80, "\u2026"  # characters
+_INVENTED, _COMMON = 0.1, 0.05  # of the rollouts hold an invented one; hear what begins so [ours]
+_FIRST_READ, _FEW, _MOST_READ = 100, 5, 1_000  # rollouts: read first; of them with one, to read more; of either part
+_LABELLED = re.compile(
+    r"\n[^\w\n]{0,8}(?:[a-z]{1,16}[ _-])?(?:observations?|obs|env|environment|tool|function|system|user|human|results?"
+    r"|response|output|feedback)(?:[ _-]\w{1,16})?[^\w\s]{1,8}\s{0,4}[^\w\n]{0,8}(\w[^\n<]*)",
+    re.IGNORECASE,
+)
+"""Matches a line with another speaker's label or tag, and the text after that."""
 _RESET = {"name": "reset", "arguments": {}}  # in place of the action that the first observation follows
 
 
@@ -384,5 +393,80 @@ DIAGNOSTIC = check(
     "rollouts, and which do not repeat their actions.",
     lambda run: None if any(run.all.facts["observation_keys"].tolist()) else "observations",
     _check,
+    needs_calls=True,
+)
+
+
+def _check_invented(run: Run) -> Outcome:
+    rows, is_last = run.all, run.all.step >= run.rows.steps[0]
+    first = run.sample(is_last, _FIRST_READ)
+    heard = [
+        {_first_words(text_of(it)) for it in texts.messages if it.get("role") != "assistant"}
+        for texts in first.values()
+    ]
+    times = Counter(begin for of_one in heard for begin in of_one if " " in begin)
+    usual = {begin for begin in times if times[begin] > max(_COMMON * len(first), 1)}
+    few = len(_find_invented(first, usual))
+    quiet = Below(f"{few} of {len(first)} rollouts that were read hold an observation that the model wrote.")
+    if few < _FEW:
+        return quiet
+    read = {**run.sample(is_last, _MOST_READ), **run.sample(~is_last, _MOST_READ)}
+    lines, limit = _find_invented(read, usual), run.threshold("invented_observations", _INVENTED)
+    affected, is_read = np.isin(rows.id, list(lines)), np.isin(rows.id, list(read))
+    began = above(rows.by_step(np.where(is_read, affected, np.nan)), limit)
+    one = _Heard(0, affected, began["since_step"] or int(rows.steps[0]), 0.0)
+    tasks = rows if tasks_recur(rows) else run.families
+    weighed = _weigh_cost(run, one, [one], tasks, np.maximum(losses(rows, run.scale), 0.0))
+    before = "rollouts before" if tasks is None else "the same tasks before"
+    ids, count = rows.id[affected & is_last], int(is_read[is_last].sum())
+    if weighed is None or len(ids) <= limit * count:
+        return quiet
+    return Card(
+        id="invented_observations",
+        title=f"The model writes observations itself in at least {percent(len(ids) / count)} of {count:,} rollouts",
+        cost=len(ids) / count * weighed.cost,
+        than="others of their groups" if weighed.within else before,
+        evidence=(f"One writes: {' '.join(lines[int(ids[0])].split())[:_SHOWN]}",),
+        suggestion="End answers where the environment's turn begins: stop strings, end token, mask.",
+        where=links.ids(ids),
+        **began,
+        own=affected[is_last],
+        is_least=True,
+    )
+
+
+def _find_invented(read: Mapping[int, Texts], usual: Container[str]) -> dict[int, str]:
+    """Return of each rollout the last line of the model's that is labelled as another's, after other text, and begins
+    as usual, but was not told before.
+    """
+    lines = dict[int, str]()
+    for row, texts in read.items():
+        told = ""
+        for message in texts.messages:
+            if message.get("role") != "assistant":
+                told += text_of(message)
+                continue
+            for line in _LABELLED.finditer(split_reasoning(text_of(message))[1].strip()):
+                if _first_words(line[1]) in usual and line[1].strip() not in told:
+                    lines[row] = line[0]
+    return lines
+
+
+def _first_words(text: str) -> str:
+    """Return the first three words of a text, without label, marks and numbers."""
+    labelled = _LABELLED.match(f"\n{text[:_SHOWN]}")
+    return " ".join(re.findall(r"\w+", kind_of(labelled[1] if labelled else text[:_SHOWN]))[:3])
+
+
+INVENTED = check(
+    "invented_observations",
+    "Invented observations",
+    f"Share of rollouts above {_INVENTED:.0%} in which an answer, after other text and outside of its reasoning, has a "
+    "line with another speaker's label or tag that begins, but for numbers, with the same three words as what more "
+    f"than {_COMMON:.0%} of the rollouts hear, and is no quotation; if they lose more than others of their groups "
+    "(than the same tasks before, if whole groups have it), as in `new_observation`. At most "
+    f"{_MOST_READ:,} rollouts of the last steps, and as many before, are read.",
+    lambda run: None if any(run.all.facts["observation_keys"].tolist()) else "observations",
+    _check_invented,
     needs_calls=True,
 )

@@ -868,6 +868,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "the share of letters that are not Latin": share_of_others(it),
         "solved (share)": float(case.report.scale.success.is_defined and case.solved(it)),
         "turn limit (share)": float(out_of_turns(it)),
+        "truncated (share)": float(it.stop == "length"),
     }
 
 
@@ -1191,6 +1192,26 @@ def read_evenly(case: Case, count: int) -> list[Rollout]:
 def sample(rollouts: Sequence[Rollout], count: int) -> list[Rollout]:
     last = len(rollouts) - 1
     return [rollouts[place] for place in sorted({int(last * it / (count - 1)) for it in range(count)})]
+
+
+def without_room(it: Rollout) -> bool:
+    return it.stop == "length" and it.turns[-1].action is not None
+
+
+def heard_last(case: Case, _count: str, _read: str, name: str, *_: str) -> tuple[str, ...]:
+    read = sample([it for it in case.last if without_room(it)], 20)
+    called = [action["name"] if isinstance(action := it.turns[-1].action, dict) else action for it in read]
+    last, earlier = ([len(turn.observation.strip()) for it in read for turn in it.turns[of]] for of in PARTS)
+    return str(called.count(name)), str(len(read)), name, figure(median(last)), figure(median(earlier))
+
+
+PARTS = (slice(-1, None), slice(-1))
+
+
+def writes(it: Rollout, line: str) -> bool:
+    """Return whether a rollout says a line, which may be cut, and hears nothing like that."""
+    spoken, told = (" ".join(text.split()) for text in ("\n".join(t.text for t in it.turns), str(it.prompt)))
+    return line in spoken and line not in told
 
 
 def rounds(case: Case) -> list[tuple[int, float, float]]:
@@ -1517,6 +1538,19 @@ COUNTS: dict[str, Count] = {
     "Of # rollouts of all steps that were read, # of those since step # end so, # of those before.": ends_since,
     "Of # that were read, # end with @[, # end with @][, # end with @].": last_answers,
     "Of # answers without an action that were read, # are @.": unparsed_answers,
+    "The model writes observations itself in at least # of # rollouts": lambda c, *_: (
+        c.share(lambda it: it.is_hit), f"{len(c.last):,}",
+    ),
+    "One writes: @": lambda c, line: (line if any(writes(it, line) for it in c.last if it.is_hit) else "",),
+    "# of rollouts end because a tool's answer had no room": lambda c, *_: (c.share(without_room),),
+    "In # of # rollouts the last answer is whole and gives an action.": lambda c, *_: (
+        str(sum(map(without_room, c.last))), str(len(c.last)),
+    ),
+    "In # of # that were read, @ answered last; the last answers have # characters (median), earlier ones #.":
+        heard_last,
+    "The length and the limit of truncated generations are not recorded; max_completion_length is #.": lambda c, _: (
+        figure(c.run.config["max_completion_length"]),
+    ),
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,
     "# \u00d7#: @.": errors,

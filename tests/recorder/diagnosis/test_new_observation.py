@@ -9,6 +9,7 @@ import pytest
 from logs_ui.recorder.action_text import observation_key
 from logs_ui.recorder.diagnosis import Report, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
+from logs_ui.recorder.diagnosis.checks.new_observation import _find_invented
 from tests.recorder.diagnosis.test_diagnosis import card, rows_of
 
 COUNT = 480
@@ -96,3 +97,27 @@ def test_it_is_found_if_it_costs_the_outcome_alone() -> None:
     assert [it.id for it in report.cards] == ["hacking", "new_observation"]
     assert (found.cost, found.is_setup) == (None, False)
     assert found.evidence[1] == "Their mean kept is 0.5 lower than that of others of their groups."
+
+
+@pytest.mark.parametrize(
+    ("answer", "is_invented"),
+    [
+        ("I go.\nObservation: You see a cat.", True),
+        ("I go.\n**Tool output:** You see a cat.", True),
+        ("I go.\n<observation>\n You see a cat.</observation>\nI go.", True),
+        ("I go.\n[Result 2] You see a cat.", True),
+        ("I go.\n# Environment: You see a cat.", True),
+        ("I go.\nObservation:", False),
+        ("I go.\nObservation: I see a cat.", False),
+        ("I go.\nObservation: You see a door.", False),
+        ("Observation: You see a cat.", False),
+        ("<think>I go.\nObservation: You see a cat.\n</think>I go.", False),
+        ("I go.\nYou see a cat.", False),
+        ("I go.\nThought: You see a cat.", False),
+        ("I go. The last observation: You see a cat.", False),
+    ],
+)
+def test_a_labelled_line_that_begins_as_usual_and_was_not_heard_is_invented(answer: str, *, is_invented: bool) -> None:
+    said = [("user", "Go."), ("assistant", "I go."), ("user", "You see a door. It is red."), ("assistant", answer)]
+    texts = Texts([{"role": role, "content": content} for role, content in said], ())
+    assert bool(_find_invented({1: texts}, {"You see a"})) is is_invented
