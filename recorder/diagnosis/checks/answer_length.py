@@ -3,7 +3,9 @@ rewards that follow the length of an answer.
 """
 
 import math
+from collections import Counter
 from dataclasses import replace
+from itertools import chain
 
 import numpy as np
 
@@ -17,6 +19,7 @@ from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
 from logs_ui.recorder.diagnosis.contrast import given_by, rise
 from logs_ui.recorder.diagnosis.measures import TOKENS, lengths, mean, shares
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
+from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.vocabulary import StopReason
 
@@ -46,7 +49,21 @@ def _find_cut(rows: Rows, limit: float | None) -> Bools:
     """Return (N,) True for rollouts that the server reports as truncated, or, without reports, whose only answer has
     all tokens that the trainer allows.
     """
-    return rows.truncated | (rows.facts["truncated_turns"] > 0) | _used_all(rows, limit)
+    return _find_cut_last(rows, limit) | (rows.facts["truncated_turns"] > 0)
+
+
+def _find_cut_last(rows: Rows, limit: float | None) -> Bools:
+    return (rows.truncated & ~_find_without_room(rows, limit)) | _used_all(rows, limit)
+
+
+def _find_without_room(rows: Rows, limit: float | None) -> Bools:
+    """Return (N,) True for rollouts that stop for length at what a tool answered: as recorded, or since all generations
+    are whole, the last one gave an action, and there is room left, so that the trainer has cut nothing either.
+    """
+    facts = rows.facts
+    is_full = rows.completion_tokens + np.nan_to_num(rows.env_tokens) >= (np.inf if limit is None else limit)
+    acted = (facts["truncated_turns"] == 0) & (facts["parse_tail"] == 0) & (facts["env_steps"] > 0) & ~is_full
+    return np.asarray((facts["no_room"] == 1) | (acted & (rows.stop_reason == StopReason.LENGTH)), bool)
 
 
 def _used_all(rows: Rows, limit: float | None) -> Bools:
@@ -68,7 +85,7 @@ def _check_truncation(run: Run) -> Outcome:
         alone = ["one rollout alone may be an accident"] if cut.sum() < _FEW_CUT else []
         return quiet(share, "of rollouts are truncated", limit, *alone)
     part, whole = run.cost_of("truncation"), contrast.cost(run, cut)
-    ended = rows.truncated | _used_all(rows, length)
+    ended = _find_cut_last(rows, length)
     rewards = [figure(mean(rows.reward[of])) for of in (cut, ~cut)] if np.isfinite(rows.reward).any() else []
     lengths_said, advice = _limits_said(rows.where(cut), length)
     evidence = ["Mean reward: truncated {}, not truncated {}.".format(*rewards)] if rewards else []
@@ -78,7 +95,7 @@ def _check_truncation(run: Run) -> Outcome:
         evidence += [f"For {percent(guessed)} of them no stop reason is recorded. The bars count those under others."]
     if LENGTH.missing(run) is None and isinstance(growth := _check_length(run), Card) and growth.own is not None:
         advice = "Stop answers from growing first: they grow into this limit, and would into a higher one"
-    ended_last = (run.all.truncated | _used_all(run.all, length)) & (run.all.step >= rows.steps[0])
+    ended_last = _find_cut_last(run.all, length) & (run.all.step >= rows.steps[0])
     going_on = [goes_on(texts.messages) for texts in run.sample(ended_last, _READ).values()]
     if going_on and sum(going_on) >= _NEARLY_ALL * len(going_on):
         advice = "Check the token that ends a turn (eos), of the chat template and of the sampler: answers go on"
@@ -111,6 +128,8 @@ def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
     ends = f"; max_completion_length is {figure(length)}." if length else "."
     unknown = "Find what cuts them: the calls' max_tokens, the server's context length or max_completion_length"
     if not len(recorded):
+        if len(allowed):
+            return f"Truncated generations were allowed {_span(allowed)} tokens (max_tokens){ends}", unknown
         return f"The length and the limit of truncated generations are not recorded{ends}", unknown
     some = "" if len(recorded) == len(tokens) else f" of the {len(recorded)} of {len(tokens)} whose length is recorded"
     sentence = f"Truncated generations have {_span(recorded)} tokens ("
@@ -310,32 +329,47 @@ def _among_alike(rows: Rows) -> float:
 
 
 def _check_no_room(run: Run) -> Outcome:
-    affected, limit = run.rows.facts["no_room"] == 1, run.threshold("no_room", _CUT)
+    most, limit = _completion_limit(run), run.threshold("no_room", _CUT)
+    affected, recorded = _find_without_room(run.rows, most), run.rows.facts["no_room"] == 1
     share = float(affected.mean())
     if share <= limit or contrast.is_fine(run, affected):
         return quiet(share, "of rollouts end because a tool's answer had no room", limit)
-    length = run.config.get("max_completion_length")
-    most = f", of max_completion_length={length} tokens," if isinstance(length, int) else ""
-    half = (_completion_limit(run) or 0.0) / 2
-    # Where the model had used less than half of the room, it is the tool's answer that is too long, whoever calls it.
-    early = int((run.rows.completion_tokens[affected] <= half).sum())
-    is_setup = bool(early >= _NEARLY_ALL * affected.sum())
+    length = f", of max_completion_length={most:g} tokens," if most else ""
+    half, total = (most or 0.0) / 2, run.rows.completion_tokens + np.nan_to_num(run.rows.env_tokens)
+    # Where less than half of the room was used, it is the tool's answer that is too long, whoever calls it.
+    early, is_recorded = int((total[affected] <= half).sum()), bool(recorded[affected].all())
+    is_setup = bool(is_recorded and early >= _NEARLY_ALL * affected.sum())
     used = f"{early} of them had used at most {figure(half)} tokens: what the tool answered needs more than that."
     return Card(
         id="no_room",
         title=f"{percent(share)} of rollouts end because a tool's answer had no room",
         cost=float(run.lost[affected].sum()) / len(affected) if is_setup else contrast.cost(run, affected),
         evidence=(
-            f"In {affected.sum()} of {len(affected)} rollouts the last answer is whole and calls a tool.",
-            f"The completion{most} had no room for what the tool answered.",
+            f"In {affected.sum()} of {len(affected)} rollouts the last answer is whole and gives an action.",
+            *([f"The completion{length} had no room for what the tool answered."] * is_recorded),
             *([used] * is_setup),
+            *_describe_last_heard(run, affected),
         ),
-        suggestion="Raise max_completion_length, or shorten what the tool answers.",
-        where="no_room:1",
-        **above(run.all.by_step(run.all.facts["no_room"] == 1), limit),
+        suggestion="Raise max_completion_length, shorten what tools answer, or allow fewer turns.",
+        where=links.selecting(run.rows.id, affected, {"no_room:1": recorded}),
+        **above(run.all.by_step(_find_without_room(run.all, most)), limit),
         own=affected,
         is_setup=is_setup,
     )
+
+
+def _describe_last_heard(run: Run, affected: Bools) -> list[str]:
+    """Return a sentence on the last of what rollouts heard, beside what they heard before."""
+    read = run.sample(np.isin(run.all.id, run.rows.id[affected]), _READ).values()
+    heard = [[entry for entry in texts.actions if entry["observation"] is not None] for texts in read]
+    last = [entries.pop() for entries in heard if entries]
+    sizes = [[len(as_text(entry["observation"])) for entry in of] for of in (last, chain.from_iterable(heard))]
+    if not all(sizes):
+        return []
+    ((name, count),) = Counter(kind_names([entry["action"] for entry in last])).most_common(1)
+    long, usual = (figure(float(np.median(of))) for of in sizes)
+    characters = f"the last answers have {long} characters (median), earlier ones {usual}"
+    return [f"In {count} of {len(last)} that were read, {name} answered last; {characters}."]
 
 
 TRUNCATION = check(
@@ -371,9 +405,16 @@ NO_ROOM = check(
     "no_room",
     "Room for tools' answers",
     f"Share of rollouts that end because the completion had no room for a tool's answer, above {_CUT:.0%}, unless "
-    f"they do as well as the others. A fault of the set-up, which costs all that they lost, if {_NEARLY_ALL:.0%} of "
-    "them had used at most half of max_completion_length.",
-    needs("tool calls", lambda run: np.isfinite(run.rows.facts["no_room"][run.rows.facts["tool_calls"] > 0])),
+    "they do as well as the others: as recorded, or since the loop stops for length after an action, though its "
+    "generations are whole and max_completion_length is not reached. A fault of the set-up, which costs all that they "
+    f"lost, if all are recorded so and {_NEARLY_ALL:.0%} of them had used at most half of max_completion_length.",
+    needs(
+        "tool calls",
+        lambda run: (
+            _find_without_room(run.rows, _completion_limit(run))
+            | ((run.rows.facts["no_room"] >= 0) & (run.rows.facts["tool_calls"] > 0))
+        ),
+    ),
     _check_no_room,
     needs_calls=True,
 )

@@ -217,6 +217,9 @@ TRUNCATED: dict[str, Any] = {
         ({"cut_tokens": np.where(PLACE < 24, 64.0, NAN)},
          ("Truncated generations have 64 tokens (all of the 6 of 12 whose length is recorded). Their limit is not "
          "recorded; max_completion_length is 2,048."), "Find what cuts them: the calls' max_tokens"),
+        ({"cut_limit": 1_024.0},
+         "Truncated generations were allowed 1,024 tokens (max_tokens); max_completion_length is 2,048.",
+         "Find what cuts them: the calls' max_tokens"),
         ({}, "The length and the limit of truncated generations are not recorded; max_completion_length is 2,048.",
          "Find what cuts them: the calls' max_tokens"),
     ],
