@@ -128,9 +128,10 @@ def _limits_said(cut: Rows, length: float | None) -> tuple[str, str]:
     ends = f"; max_completion_length is {figure(length)}." if length else "."
     unknown = "Find what cuts them: the calls' max_tokens, the server's context length or max_completion_length"
     if not len(recorded):
+        sentence = "The length and the limit of truncated generations are not recorded"
         if len(allowed):
-            return f"Truncated generations were allowed {_span(allowed)} tokens (max_tokens){ends}", unknown
-        return f"The length and the limit of truncated generations are not recorded{ends}", unknown
+            sentence = f"Truncated generations were allowed {_span(allowed)} tokens (max_tokens)"
+        return f"{sentence}{ends}", unknown
     some = "" if len(recorded) == len(tokens) else f" of the {len(recorded)} of {len(tokens)} whose length is recorded"
     sentence = f"Truncated generations have {_span(recorded)} tokens ("
     sentence += (
