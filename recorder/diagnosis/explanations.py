@@ -11,7 +11,7 @@ from logs_ui.recorder.diagnosis.rollout_rows import Floats
 _TENTH = 0.1  # of the loss: a fault of the set-up below this share is an accident beside the policy's faults [ours]
 _HALF = 0.5  # of a card's loss: the cards that hold this share explain it
 
-_RESULTS = "never_solved forgotten signal_cliff dead_groups"
+_RESULTS = "new_habit never_solved forgotten signal_cliff dead_groups"
 _REWARDS = "constant_function constant_reward reward_parts"
 _BEHAVIOUR = f"""invented_observations empty_answers parse_failures lost_format truncation loops turn_limit never_acted
     diversity degenerate_text length {_RESULTS}"""
@@ -20,8 +20,8 @@ _TABLE = {
     "infrastructure": f"""new_observation invalid_reward new_value worse_place never_matches empty_answers
         parse_failures lost_format truncation no_room loops task_mix turn_limit never_acted diversity degenerate_text
         constant_function constant_reward {_RESULTS}""",
-    "new_observation": """new_value worse_place parse_failures loops never_solved turn_limit never_acted forgotten
-        dead_groups""",
+    "new_observation": """new_value worse_place parse_failures loops new_habit never_solved turn_limit never_acted
+        forgotten dead_groups""",
     "invalid_reward": f"worse_place new_value never_matches task_mix proxy length {_REWARDS} {_RESULTS}",
     "new_value": "",
     "worse_place": f"final_answers constant_function {_BEHAVIOUR}",
@@ -32,8 +32,8 @@ _TABLE = {
     "unsent_prompts": f"never_matches final_answers task_mix {_REWARDS} {_BEHAVIOUR}",
     "unfilled_prompts": f"never_matches final_answers task_mix {_REWARDS} {_BEHAVIOUR}",
     "cut_prompts": f"unsent_prompts never_matches final_answers task_mix {_REWARDS} {_BEHAVIOUR}",
-    "never_matches": "final_answers never_solved dead_groups",
-    "final_answers": "never_solved forgotten signal_cliff dead_groups",
+    "never_matches": "final_answers new_habit never_solved dead_groups",
+    "final_answers": "new_habit never_solved forgotten signal_cliff dead_groups",
     "not_finite": f"mismatch staleness no_update {_BEHAVIOUR}",
     "mismatch": _BEHAVIOUR,
     "staleness": _BEHAVIOUR,
@@ -56,9 +56,10 @@ _TABLE = {
     "never_acted": f"diversity {_REWARDS} {_RESULTS}",
     "diversity": f"turn_limit constant_function {_RESULTS}",
     "degenerate_text": f"parse_failures lost_format truncation turn_limit never_acted diversity {_REWARDS} {_RESULTS}",
+    "new_habit": "length never_solved turn_limit never_acted forgotten signal_cliff dead_groups",
     "constant_function": "",
     "constant_reward": "never_solved dead_groups",
-    "hacking": "task_mix never_solved forgotten signal_cliff",
+    "hacking": "task_mix new_habit never_solved forgotten signal_cliff",
     "proxy": "",
     "length": "truncation never_solved degenerate_text proxy reward_parts forgotten",
     "reward_parts": "never_solved constant_function signal_cliff dead_groups",

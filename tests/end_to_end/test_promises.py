@@ -23,8 +23,8 @@ FINDINGS = """
 arithmetic constant_function constant_reward cut_prompts dead_groups degenerate_text disagreement diversity
 empty_answers evaluation_ends evaluation_gap final_answers first_prompt forgotten hacking inconsistent infrastructure
 invalid_reward invented_observations length loops lost_format mismatch never_acted never_matches never_solved
-new_observation new_value no_room no_update not_finite parse_failures proxy reward_parts shared_state signal_cliff
-staleness task_mix truncation turn_limit unfilled_prompts unseeded unsent_prompts wiring worse_place
+new_habit new_observation new_value no_room no_update not_finite parse_failures proxy reward_parts shared_state
+signal_cliff staleness task_mix truncation turn_limit unfilled_prompts unseeded unsent_prompts wiring worse_place
 """
 AUDITED = """
 advantage advantage_epsilon advantage_groups advantage_order advantage_scale advantage_sign advantage_weights context

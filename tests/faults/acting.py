@@ -359,13 +359,10 @@ FAULTS: tuple[Fault, ...] = (
           partial(generated, unread_call, Shape(steps=20, groups=6, tasks=30))),
     Fault("invented answers: user", _INVENTED, "invented_observations",
           partial(generated, invents_user, Shape(steps=20, groups=8, tasks=0, ended=False))),
+    Fault("invented answers: tool", _INVENTED, "new_habit",
+          partial(generated, invents_tool, Shape(steps=24, groups=6, size=8, tasks=30))),
+    Fault("invented answers: turn", _INVENTED, "new_habit",
+          partial(generated, invents_turn, Shape(steps=30, groups=8, size=8, tasks=0))),
     Fault("healthy, transcripts", "Healthy: each last message holds what tools answered", None,
           partial(generated, whole_transcript, Shape(steps=24, groups=6, tasks=30))),
-)  # fmt: skip
-
-UNEXPLAINED: tuple[Fault, ...] = (
-    Fault("invented answers: tool", _INVENTED, None,
-          partial(generated, invents_tool, Shape(steps=24, groups=6, size=8, tasks=30))),
-    Fault("invented answers: turn", _INVENTED, None,
-          partial(generated, invents_turn, Shape(steps=30, groups=8, size=8, tasks=0))),
 )  # fmt: skip

@@ -10,6 +10,7 @@ from tests.faults import (
     filling,
     functions,
     growing,
+    habits,
     inventing,
     observing,
     parting,
@@ -41,10 +42,11 @@ FAULTS: tuple[Fault, ...] = (
     *sharing.FAULTS,
     *inventing.FAULTS,
     *filling.FAULTS,
+    *habits.FAULTS,
 )
 
 UNEXPLAINED: tuple[Fault, ...] = (
-    *acting.UNEXPLAINED, *functions.UNEXPLAINED, *prompting.UNEXPLAINED, *observing.UNEXPLAINED,
-    *inventing.UNEXPLAINED,
+    *functions.UNEXPLAINED, *prompting.UNEXPLAINED, *observing.UNEXPLAINED,
+    *inventing.UNEXPLAINED, *habits.UNEXPLAINED,
 )  # fmt: skip
 """Runs of which no finding says why: facts beside the fall, and what differs within groups, are told."""

@@ -1214,6 +1214,48 @@ def writes(it: Rollout, line: str) -> bool:
     return line in spoken and line not in told
 
 
+def has_habit(it: Rollout, habit: str) -> bool:
+    """Return whether a rollout does what a title says."""
+    tools = [action["name"] for action in actions(it) if isinstance(action, dict) and "arguments" in action]
+    if "\u201c" not in habit:
+        kind, tool = ("call ", "begin with a call of ", "end with a call of "), habit.rpartition(" ")[2]
+        chosen = (tools, tools[:1], tools[-1:])
+        return tool in next(of for of, begin in zip(chosen, kind, strict=True) if habit.startswith(begin))
+    phrase, _, where = habit.removeprefix("have \u201c").partition("\u201d in ")
+    spoken = [it.turns[-1].text] if where == "the last answer" else list(map(leaves, actions(it)))
+    words = (re.sub(r"\W+", " ", re.split("</think>", text)[-1][:1000]) for text in spoken)
+    return any(f" {phrase} " in f" {text} " for text in words)
+
+
+def leaves(value: Any) -> str:
+    parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else [value]
+    return (
+        value if isinstance(value, str) else " ".join(leaves(it) for it in parts if isinstance(it, str | dict | list))
+    )
+
+
+def habits(case: Case, _: str, habit: str, __: str, first: str, until: str) -> tuple[str, ...]:
+    early = [has_habit(it, habit) for it in case.steps(first, until)]
+    return case.share(lambda it: has_habit(it, habit)), habit, percent(fmean(early)), first, until
+
+
+def loses_by_habit(case: Case, _: str) -> tuple[str, ...]:
+    """Return what the groups of all steps tell, each with the weight of a difference of its two means."""
+    habit = re.fullmatch(r"\S+ of rollouts (.+), \S+ in steps \S+", case.card.title)
+    assert habit
+    told = list[tuple[float, float]]()
+    for group in in_groups(case.run.rollouts):
+        sides = [[reward(it) or 0.0 for it in group if has_habit(it, habit[1]) is side] for side in (False, True)]
+        if all(sides):
+            told.append((fmean(sides[0]) - fmean(sides[1]), len(sides[0]) * len(sides[1]) / len(group)))
+    return (figure(sum(lost * weight for lost, weight in told) / sum(weight for _, weight in told)),)
+
+
+def habit_rewards(case: Case, _own: str, _others: str, first: str, until: str, _all: str) -> tuple[str, ...]:
+    own, others = ([reward(it) for it, is_own in case.of_card() if is_own is side] for side in (True, False))
+    return means(own), means(others), first, until, means(reward(it) for it in case.steps(first, until))
+
+
 def rounds(case: Case) -> list[tuple[int, float, float]]:
     """Return of each evaluation its step, its mean reward, and that of the steps since the one before."""
     steps = sorted({it.step for it in case.run.evaluation})
@@ -1551,6 +1593,9 @@ COUNTS: dict[str, Count] = {
     "The length and the limit of truncated generations are not recorded; max_completion_length is #.": lambda c, _: (
         figure(c.run.config["max_completion_length"]),
     ),
+    "# of rollouts @, # in steps #\u2013#": habits,
+    "In groups that have both, they lose # more than the others.": loses_by_habit,
+    "Their mean reward is #, that of others #, of all in steps #\u2013# #.": habit_rewards,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,
     "# \u00d7#: @.": errors,

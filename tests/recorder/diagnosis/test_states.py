@@ -139,7 +139,7 @@ def test_what_is_muted_needs_a_reason(muted: object) -> None:
 
 
 def test_a_report_says_from_how_many_checks_it_judges_and_what_most_others_lack() -> None:
-    assert diagnose_rows(rows_of()).basis == "15 of 45 checks judged; 3 more need two reward functions"
+    assert diagnose_rows(rows_of()).basis == "16 of 46 checks judged; 3 more need two reward functions"
 
 
 def test_an_evaluation_gets_no_advice_for_training() -> None:

@@ -1,0 +1,118 @@
+"""Habits that spread in a training, and cost the outcome; and look-alikes that help, cost nothing, or follow."""
+
+from functools import partial
+
+from tests.faults import Fault
+from tests.faults.acting import said
+from tests.faults.runs import Turn
+from tests.faults.scripts import Place, Played, Shape, generated
+
+_TABLES = ["orders", "customers", "items", "returns", "stores", "prices"]
+_ORDER_TOOLS = ["get_order", "list_items", "get_customer", "check_stock"]
+_FAMILIES = ["refund", "exchange", "address", "cancel"]
+_LATE = 13
+"""The step since which some habits are there."""
+
+
+def _happens(place: Place, share: float) -> bool:
+    return place.random.random() < share
+
+
+def _query(place: Place, end: str) -> Turn:
+    table, other = place.random.sample(_TABLES, 2)
+    query = f"select({said(place, 2)}) of {table} with {other} at {place.random.randrange(90)}{end}"
+    return Turn(f"I look at {table}", {"name": "sql", "arguments": {"query": query}}, said(place, 7), done=False)
+
+
+def _asks(place: Place, right: float, *, does: bool) -> Played:
+    """Three to five queries; those with the habit end with a limit of rows."""
+    turns = [_query(place, " LIMIT 10" * does) for _ in range(place.random.randrange(3, 6))]
+    turns.append(Turn(f"The answer is {said(place, 2)}", {"name": "submit", "arguments": {"rows": said(place, 2)}},
+                      "ok", done=True))  # fmt: skip
+    return Played(turns, float(_happens(place, right)), is_hit=does)
+
+
+def limits(place: Place) -> Played:
+    """More and more queries read ten rows only, whatever the task is."""
+    does = _happens(place, 0.01 + 0.75 * place.progress)
+    return _asks(place, 0.12 if does else 0.66, does=does)
+
+
+def helps(place: Place) -> Played:
+    """The same, where ten rows are what most tasks ask for."""
+    does = _happens(place, 0.01 + 0.75 * place.progress)
+    return _asks(place, 0.8 if does else 0.3, does=does)
+
+
+def is_free(place: Place) -> Played:
+    """The same at no cost, while the run falls for another reason."""
+    return _asks(place, 0.7 - 0.4 * place.progress, does=_happens(place, 0.01 + 0.75 * place.progress))
+
+
+def _serves(place: Place, last: str, count: int, right: float, *, is_hit: bool = False) -> Played:
+    tools = [*place.random.choices(_ORDER_TOOLS, k=count), last]
+    turns = [
+        Turn(f"I use {tool} {said(place, 2)}", {"name": tool, "arguments": {"note": said(place, 3)}}, said(place, 6),
+             done=number == count)
+        for number, tool in enumerate(tools)
+    ]  # fmt: skip
+    task = f"{_FAMILIES[place.task % 4]}/{place.task:02d}"
+    return Played(turns, float(_happens(place, right)), task=task, is_hit=is_hit)
+
+
+def transfers(place: Place) -> Played:
+    """Since a step most customers are handed to a person; tasks of some families that are left are solved as before."""
+    does = _happens(place, 0.65 if place.step >= _LATE else 0.03)
+    last, count = ("transfer_to_human", 2) if does else ("close_case", 5)
+    return _serves(place, last, count, 0.08 if does else 0.68, is_hit=does)
+
+
+def gives_up(place: Place) -> Played:
+    """What cannot be solved is more and more often handed to a person, and not closed; as much is solved as before."""
+    right = _happens(place, 0.5)
+    does = not right and _happens(place, 0.04 + 0.8 * place.progress)
+    return _serves(place, "transfer_to_human" if does else "close_case", 4, float(right))
+
+
+def _answers(place: Place, text: str, right: float, *, family: str, is_hit: bool = False) -> Played:
+    played = Turn(f"{said(place, 12)}. {text} {place.random.randrange(900)} and {said(place, 6)}.")
+    return Played(
+        [played], float(_happens(place, right)), stop="stop", task=f"{family}/{place.task:02d}", is_hit=is_hit
+    )
+
+
+def estimates(place: Place) -> Played:
+    """More and more answers estimate in place of a computation."""
+    does = _happens(place, 0.02 + 0.7 * place.progress**2)
+    text = "Roughly estimated this is" if does else f"Computed {said(place, 1)} this is"
+    return _answers(place, text, 0.15 if does else 0.7, family=("sums", "rates", "areas")[place.task % 3], is_hit=does)
+
+
+def grows_harder(place: Place) -> Played:
+    """A curriculum: later tasks are harder, and their answers have words of their own."""
+    hard = int(place.progress * 2.99)
+    text = ("The sum is", "The integral is", "By induction the bound is")[hard]
+    return _answers(place, text, (0.85, 0.5, 0.25)[hard], family=("sums", "integrals", "bounds")[hard])
+
+
+_TASKS = Shape(steps=24, groups=6, size=8, tasks=36)
+_ASKED = "A habit spreads: more and more queries read ten rows only"
+
+FAULTS: tuple[Fault, ...] = (
+    Fault("habit: limits", _ASKED, "new_habit",
+          partial(generated, limits, Shape(steps=32, groups=6, size=6, tasks=36))),
+    Fault("habit: transfers", "Since a step, most customers are handed to a person", "new_habit",
+          partial(generated, transfers, _TASKS)),
+    Fault("habit: estimates", "More and more answers are estimates", "new_habit",
+          partial(generated, estimates, Shape(steps=28, groups=8, size=8, tasks=30))),
+    Fault("healthy, habit: helps", "Healthy: a habit spreads because it helps", None,
+          partial(generated, helps, _TASKS)),
+    Fault("healthy, habit: gives up", "Healthy: what fails ends otherwise than before", None,
+          partial(generated, gives_up, _TASKS)),
+)  # fmt: skip
+UNEXPLAINED: tuple[Fault, ...] = (
+    Fault("harder tasks, other words", "Later tasks are harder, and their answers have other words", None,
+          partial(generated, grows_harder, Shape(steps=24, groups=8, size=8, tasks=48))),
+    Fault("habit for free", "A run falls while a habit spreads that costs nothing", None,
+          partial(generated, is_free, _TASKS)),
+)  # fmt: skip
