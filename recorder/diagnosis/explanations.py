@@ -127,7 +127,7 @@ def _list_explaining(card: Card, cards: Sequence[Card], lost: Floats) -> list[st
     able = {
         other.id: affected[card.id] & affected[other.id]
         for other in cards
-        if card.id in other.explains and card.id != other.id
+        if card.id in other.explains and card.id != other.id and not (other.is_setup and _is_later(other, card))
     }
     total = lost[affected[card.id]].sum()
     if card.needs is not None:

@@ -145,6 +145,17 @@ def diverges(place: Place) -> Played:
     )
 
 
+def diverges_at_length(place: Place) -> Played:
+    """From step 20 on the policy samples more and more words, and any; a judge gives them nothing."""
+    is_hit = place.step >= 20
+    words = round(20 + place.random.random() * (12 + 60 * is_hit) + 4 * max(place.step - 19, 0))
+    judged = place.random.choice([0.0, 0.3, 0.6, 1.0]) * (1 - is_hit)
+    return answered(
+        place, words=words, parts={"judge": judged, "length_penalty": -words / 200},
+        logprob=-5 - place.random.random() if is_hit else -0.5 - 0.1 * place.random.random(), is_hit=is_hit,
+    )  # fmt: skip
+
+
 def dies_out(place: Place) -> Played:
     right = chance(place, 0.5) if place.step < 20 else 0.0
     return answered(place, parts={"score": right}, is_hit=place.step >= 20)
@@ -340,6 +351,19 @@ FAULTS: tuple[Fault, ...] = (
     ),
     fault("no update: KL", "a KL of 0", "no_update", half, RUNNING, scalars=MOVING | {"kl": 0.0}),
     fault("diverges", "from step 20 on the policy samples any words", "diversity", diverges, LONG, steps=30),
+    fault(
+        "diverges: at length",
+        "from step 20 on the policy samples any words, and a penalty of length is all that is paid",
+        "diversity",
+        diverges_at_length,
+        LONG,
+        steps=30,
+        scalars={
+            "train/grad_norm": lambda progress: 0.4 if progress < 0.65 else 900 * progress,
+            "kl": lambda progress: 0.01 + 0.1 * progress + (200 * progress if progress > 0.65 else 0),
+            "learning_rate": 2e-4,
+        },
+    ),
     fault("signal cliff", "the spread of rewards falls to a tenth", "signal_cliff", collapses, LONG),
     fault("signal cliff: nothing left", "no rollout is right any more", "signal_cliff", dies_out, LONG, tasks=0),
     _healthy("learning", "Healthy: the policy learns", learns),

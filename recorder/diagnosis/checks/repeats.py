@@ -41,6 +41,8 @@ _DEAD = 0.8  # of such groups have zero variance; else equal completions are not
 _FAILED = 0.25  # of the groups: if nearly all are solved, a deterministic policy has learned them
 _COLD = 0.3  # temperature [ours]
 _OF_COLD = ("parse_failures", "truncation", "loops", "never_acted", "degenerate_text", "constant_reward")
+_OF_EXPLODED = (*BEHAVIOUR, "constant_reward", "constant_function", "reward_parts", "proxy", "mismatch")
+_UPDATES, _GROWN = ("grad_norm", "kl", "loss", "kl_loss", "ppo_kl"), 10  # figures that diverge; times [ours]
 _NEAR_BEST = 0.2  # of the range of rewards: a policy that solves its tasks may be sure of them [ours]
 
 
@@ -277,6 +279,7 @@ def _entropy_card(run: Run, change: Entropy, source: str, begun: dict[str, Any])
         "The policy samples almost only its likeliest tokens: it no longer explores.",
         ("Add an entropy bonus or a KL term, lower the learning rate, or return to an earlier checkpoint."),
     )
+    grown = _list_grown(run, begun["since_step"]) if change.is_exploded else ""
     if change.is_exploded:
         sentence = f"It is that of a choice among {np.exp(change.now):,.0f} equally likely tokens."
         advice = "Return to an earlier checkpoint, lower the learning rate, clip the gradient's norm, or add a KL term."
@@ -284,14 +287,27 @@ def _entropy_card(run: Run, change: Entropy, source: str, begun: dict[str, Any])
         id="diversity",
         title=f"Entropy {change.word}: {change.description}",
         cost=run.fall.lost,
-        evidence=(f"It is {source}.", sentence),
+        evidence=(f"It is {source}.", sentence, *filter(None, [grown])),
         suggestion=advice,
         where="",
         **begun,
         is_loss=False,
-        explains=(*BEHAVIOUR, "constant_reward") if change.is_exploded else (),
+        explains=_OF_EXPLODED if change.is_exploded else (),
         needs=np.inf if change.is_exploded else None,
+        is_setup=change.is_exploded,
     )
+
+
+def _list_grown(run: Run, since: int | None) -> str:
+    """Return a sentence on what the trainer logs of its updates, and grew with the entropy; "" without any."""
+    grown, since = list[str](), run.all.steps[0] if since is None else since
+    for name, trend in run.current.items():
+        before = [abs(value) for step, value in trend if step < since]
+        now = [abs(value) for step, value in run.recent(trend) if step >= since]
+        first, last = (float(np.median(values or [np.nan])) for values in (before, now))
+        if name.rpartition("/")[2] in _UPDATES and last > _GROWN * first:
+            grown.append(f"{name} {figure(first)} \u2192 {figure(last)}")
+    return f"Median sizes before it and in the last steps: {'; '.join(grown)}." if grown else ""
 
 
 def _is_well(run: Run, begun: dict[str, Any]) -> bool:

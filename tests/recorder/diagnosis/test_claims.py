@@ -684,6 +684,18 @@ def entropies(case: Case, *_: str) -> tuple[str, str, str]:
     return figure(now), percent(now / before), figure(before)
 
 
+def updates(case: Case, said: str) -> tuple[str]:
+    """Return the named scalars, each with its medians before the card's step and at the last steps."""
+    since, pairs = case.card.since_step or 0, list[str]()
+    for name in re.findall(r"(\S+) \S+ \u2192", said):
+        points = case.run.scalars[name]
+        before = [abs(value) for step, value in points.items() if step < since]
+        now = [abs(value) for step, value in points.items() if step >= max(since, case.last[0].step)]
+        assert median(now) > 10 * median(before)
+        pairs.append(f"{name} {figure(median(before))} \u2192 {figure(median(now))}")
+    return ("; ".join(pairs),)
+
+
 def windows(case: Case) -> tuple[list[Rollout], list[Rollout]]:
     """Return the first steps and as many last ones, or the first and the last third of a short run."""
     steps = sorted({it.step for it in case.run.rollouts})
@@ -1780,6 +1792,7 @@ COUNTS: dict[str, Count] = {
     "It is that of a choice among # equally likely tokens.": lambda c, shown: (
         shown if abs(float(shown) / np.exp(float(entropies(c)[0])) - 1) < 0.01 else "",
     ),
+    "Median sizes before it and in the last steps: @.": updates,
     "Entropy exploded: # nats per token, # of the initial median (#)": entropies,
     "Longer answers get higher rewards, and answers follow": lambda c: () if grows(c) else ("",),
     "Mean tokens per turn, first to last steps: # \u2192 #.": lambda c, *_: tuple(
