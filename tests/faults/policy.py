@@ -94,6 +94,13 @@ def forgets(place: Place) -> Played:
     return answered(place, parts={"correct": 0.0 if lost else chance(place, 0.6)}, is_hit=lost)
 
 
+def falls(place: Place) -> Played:
+    """From step 13 on fewer tasks are solved; later one that nearly always was is hardly solved any more."""
+    usual = 0.55 if place.step < 13 else 0.3
+    right = (0.9 if place.step < 16 else 0.05) if place.task == 1 else usual
+    return answered(place, parts={"correct": chance(place, right)}, is_hit=place.step >= 13)
+
+
 # --- Groups
 
 
@@ -396,3 +403,5 @@ FAULTS: tuple[Fault, ...] = (
     _healthy("huge", "rewards up to 1,000", scores(0, 1000), MANY_TASKS),
     _healthy("long", "graded rewards over 24 steps", scores(0, 1), LONG),
 )
+UNEXPLAINED = (fault("falls", "all tasks are solved less, one later and further", None, falls, LONG, groups=8, size=8,
+                     tasks=24),)  # fmt: skip

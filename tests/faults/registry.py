@@ -47,6 +47,6 @@ FAULTS: tuple[Fault, ...] = (
 
 UNEXPLAINED: tuple[Fault, ...] = (
     *functions.UNEXPLAINED, *prompting.UNEXPLAINED, *observing.UNEXPLAINED,
-    *inventing.UNEXPLAINED, *habits.UNEXPLAINED,
+    *inventing.UNEXPLAINED, *habits.UNEXPLAINED, *policy.UNEXPLAINED,
 )  # fmt: skip
 """Runs of which no finding says why: facts beside the fall, and what differs within groups, are told."""

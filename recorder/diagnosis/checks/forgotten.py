@@ -75,7 +75,9 @@ def _check_forgotten(run: Run) -> Outcome:
     before, since = of & ~is_late, of & is_late
     share = float(won[since].mean())
     others = _compare_others(run, rows, starts)
-    if others is not None and others.value <= _LIKEWISE * (share - float(won[before].mean())):
+    fallen, rest = share - float(won[before].mean()), tried(rows, run.scale) & ~of & (rows.step >= starts.max())
+    # Few tasks may fall further than others that fell, too: of what is lost they have the smaller part.
+    if others is not None and (others.value <= _LIKEWISE * fallen or others.value * rest.sum() < fallen * since.sum()):
         subject = unit if len(gone) > 1 else {"tasks": "task"}.get(unit, "task family")
         return Below(
             f"{len(gone):,} {subject} fell for certain, and the others fell, too, then or before: "
@@ -181,7 +183,8 @@ FORGOTTEN = check(
     "solved less, too, beyond chance and at the same tasks, and other families fell less. Rollouts that an environment "
     "or a server failed are no attempts. Silent if the other tasks fell at least "
     f"{_LIKEWISE:.0%} as far, with a probability below {SURER:.1%} by chance, or, from the first half of the steps "
-    f"before on, below {CHANCE:.0%}, or if there are no others: that is no matter of a few.",
+    f"before on, below {CHANCE:.0%}, or, so surely, lost more solved attempts in all; or if there are no others: that "
+    "is no matter of a few.",
     needs("tasks", lambda run: run.rows.task >= 0),
     _check_forgotten,
     source="ours; the number of attempts is verifiers'",
