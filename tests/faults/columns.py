@@ -69,7 +69,7 @@ def columns(run: Run) -> Rows:
         facts |= of_texts[number] | (next(of_tokens) if has_tokens else {}) | _rewards(it) | _end(it)
         facts |= _lengths(it) if has_tokens else {}
         facts |= {
-            "id": number + 1, "eval_name": run.eval_name, "step": it.step, "group": f"{it.step}/{it.group}",
+            "id": number + 1, "eval_name": it.eval or run.eval_name, "step": it.step, "group": f"{it.step}/{it.group}",
             "policy_step": it.step if it.policy_step is None else it.policy_step, "turns": len(it.turns) or None,
             "task": it.task or prompt_task(orjson.dumps(it.prompt)), "staleness": it.staleness, "dropped": it.dropped,
         }  # fmt: skip

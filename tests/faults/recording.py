@@ -33,7 +33,7 @@ def record(db: Path, run: Run) -> str:
 
 def _record(opened: Any, model: "_Model", rollout: Rollout, mode: Mode) -> None:
     row = opened.rollout(
-        list(rollout.prompt), task=rollout.task, step=rollout.step, mode=mode,
+        list(rollout.prompt), eval_name=rollout.eval, task=rollout.task, step=rollout.step, mode=mode,
         group=f"{rollout.step}/{rollout.group}", generation=rollout.generation, policy_step=rollout.policy_step,
         staleness=rollout.staleness, metadata=dict(rollout.metadata),
     )  # fmt: skip

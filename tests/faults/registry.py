@@ -12,6 +12,7 @@ from tests.faults import (
     growing,
     habits,
     inventing,
+    mixing,
     observing,
     parting,
     policy,
@@ -43,6 +44,7 @@ FAULTS: tuple[Fault, ...] = (
     *inventing.FAULTS,
     *filling.FAULTS,
     *habits.FAULTS,
+    *mixing.FAULTS,
 )
 
 UNEXPLAINED: tuple[Fault, ...] = (

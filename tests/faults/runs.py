@@ -47,6 +47,7 @@ class Rollout:
         raises: what the RuntimeError that ended it says; its tokens are lost then.
         policy_step, staleness, dropped: as `EvaluationRow` has them; None: not known.
         is_hit: True if it suffers from the planted fault.
+        eval: the name of its environment, if the run has several; None: the run's.
     """
 
     step: int
@@ -67,6 +68,7 @@ class Rollout:
     metadata: Mapping[str, Any] = field(default_factory=dict)
     is_hit: bool = False
     sent: Sequence[Mapping[str, Any]] | None = None
+    eval: str | None = None
 
 
 @dataclass(frozen=True)

@@ -93,7 +93,7 @@ class Played:
         asked: the text of its prompt; None: made of task and group.
         system: the system message before it; None: there is none.
         sent: system message and text that the model was sent in their place; None: those.
-        policy_step, staleness, metadata: see `Rollout`.
+        policy_step, staleness, metadata, eval: see `Rollout`.
         is_hit: True if it suffers from the planted fault.
     """
 
@@ -114,6 +114,7 @@ class Played:
     staleness: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
     is_hit: bool = False
+    eval: str | None = None
 
 
 Script = Callable[[Place], Played]
@@ -164,7 +165,7 @@ def _rollout(place: Place, played: Played, shape: Shape) -> Rollout:
         None if played.raises is not None else values, weights=None if played.parts is None else played.weights,
         tokens=_tokens(place, played) if shape.tokens else None, stop=played.stop, raises=played.raises,
         policy_step=played.policy_step, staleness=played.staleness, metadata=played.metadata,
-        is_hit=played.is_hit, sent=None if played.sent is None else _messages(*played.sent),
+        is_hit=played.is_hit, eval=played.eval, sent=None if played.sent is None else _messages(*played.sent),
     )  # fmt: skip
 
 
