@@ -49,7 +49,8 @@ class Mix(NamedTuple):
     """Describes a column of the dataset whose values came in another mix at last than at first."""
 
     name: str
-    strata: Ints | None  # (N,) codes of its values, of all steps; None if hardly any is of both sides
+    codes: Ints  # (N,) of its values, of all steps
+    is_shared: bool  # False if hardly any value is of both sides
     is_difficulty: bool  # True if it is named like difficulty: others may just count the steps
 
 
@@ -74,14 +75,13 @@ def list_other_mixes(run: Run, sides: Sides, moved: float = _MOVED) -> list[Mix]
     if sides.unit == "tasks":
         return []
     mixes = list[tuple[float, Mix]]()
-    rows, late = run.all.where(sides.among), sides.late[sides.among]
-    for places, _, name in columns_of(rows, run.read_labels(rows)):
-        if not is_other_mix(places.task, late, moved):
+    late = sides.late[sides.among]
+    for places, _, name in columns_of(run.all, run.labels_of_all):
+        codes = places.task[sides.among]
+        if not is_other_mix(codes, late, moved):
             continue
-        first, last = (shares[1:] for shares in _count_shares(places.task, late))  # without those that have none
+        first, last = (shares[1:] for shares in _count_shares(codes, late))  # without those that have none
         shared = min(float(first[last > 0].sum()), float(last[first > 0].sum()))
-        strata = np.full(len(run.all), -1)
-        strata[sides.among] = places.task
-        mix = Mix(name, strata if shared >= _SHARED else None, DIFFICULTY.search(name) is not None)
+        mix = Mix(name, places.task, shared >= _SHARED, DIFFICULTY.search(name) is not None)
         mixes.append((shared, mix))
     return [mix for _, mix in sorted(mixes, key=itemgetter(0), reverse=True)]

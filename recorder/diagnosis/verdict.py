@@ -34,6 +34,7 @@ _MIX = "task_mix"  # harder tasks lower rewards, and are no fault
 _LEAST = 0.02  # of the range of values: a smaller change does not matter
 _MOST = 0.5  # of the rollouts are solved: most reach the outcome
 _NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
+_HALVES = "the first half of their rollouts against the second"
 _EQUAL = 0.95  # of the groups have equal rewards: there is nothing to learn from
 
 
@@ -185,7 +186,7 @@ def _measure(run: Run, name: str, values: Floats, *, is_share: bool = False) -> 
         alike = unit
     elif strata is not None and (strata is not run.all or change is None):
         change = compare_halves(run, values, strata.task)
-        steps, alike = "the first half of their rollouts against the second", f"{unit} of the last steps"
+        steps, alike = _HALVES, f"{unit} of the last steps"
     return _Measure(name, level, change, steps, max(least * extent, SAME), is_share, values, alike)
 
 
@@ -219,7 +220,7 @@ def _compare_in_mixes(run: Run, measure: _Measure, *moved: float) -> list[tuple[
         return []
     column, group = np.where(sides.among, measure.column, np.nan), run.all.group
     mixes = list_other_mixes(run, sides, *moved)
-    return [(mix, None if mix.strata is None else compare(column, sides.late, group, mix.strata)) for mix in mixes]
+    return [(mix, compare(column, sides.late, group, mix.codes) if mix.is_shared else None) for mix in mixes]
 
 
 def _other_mix(run: Run, measure: _Measure, chance: float) -> str:
@@ -238,8 +239,16 @@ def _other_mix(run: Run, measure: _Measure, chance: float) -> str:
 
 def _measure_in_mix(run: Run, measure: _Measure) -> _Measure | None:
     """Return how a measure changed within the values of the column whose mix changed, if it rises within each such
-    column; None if there is none.
+    column; None if there is none. Of a column that is named like difficulty, and of whose values the first steps and
+    the last have hardly any in common, the rollouts with each value of the last steps are halved.
     """
+    within += [
+        replace(measure, change=halves, steps=_HALVES, alike=f"{mix.name} of the last steps")
+        for mix, _ in changes
+        if not mix.is_shared
+        and mix.is_difficulty
+        and (halves := compare_halves(run, measure.column, mix.codes)) is not None
+    ]
     changes = _compare_in_mixes(run, measure, SLIGHTLY_MOVED)
     within = [replace(measure, change=change, alike=mix.name) for mix, change in changes if change is not None]
     return within[0] if within and all(of.is_sure(1, _SURE) for of in within) else None

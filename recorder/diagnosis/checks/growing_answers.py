@@ -129,7 +129,7 @@ def _grows_when_alike(run: Run) -> bool:
         tokens = np.where(acts, tokens, np.nan)
     growths = [_over_time(run, tokens)]
     for mix in list_other_mixes(run, sides):
-        within = None if mix.strata is None else _over_time(run, tokens, mix.strata)
+        within = _over_time(run, tokens, mix.codes) if mix.is_shared else None
         if within is None and mix.is_difficulty:
             return False
         growths += [] if within is None or within.chance is None else [within]
