@@ -8,7 +8,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import below
-from logs_ui.recorder.diagnosis.contrast import CHANCE, compare_successive, spread
+from logs_ui.recorder.diagnosis.contrast import CHANCE, compare_successive, rise, spread
 from logs_ui.recorder.diagnosis.largest_differences import describe_jumped_habits
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import attempted
@@ -52,7 +52,9 @@ def _check_mix(run: Run) -> Outcome:
     draws = (len(np.unique(rows.group[np.isin(rows.task, np.flatnonzero(is_shared))])) for rows in sides)  # of a task
     chance = _ERRORS * np.sqrt(between * sum(1 / max(number, 1) for number in draws))
     limit = run.threshold("task_mix", _SHIFT)
-    if -mix <= max(_LEAST * spread(run), chance) or -mix < limit * (abs(mix) + abs(min(within, 0))):
+    is_small = -mix <= max(_LEAST * spread(run), chance) or -mix < limit * (abs(mix) + abs(min(within, 0)))
+    paid = rise(run, lambda side: np.where(attempted(side), side.reward, np.nan))
+    if is_small or (paid.is_sure and paid.value > 0):  # what the policy learned is more than the mix costs
         return Below(f"Since the first steps: task-mix change {figure(mix)}, within-task change {figure(within)}.")
     of_both = "" if shared > 1 - SAME else f" among tasks of both, which have {percent(shared)} of the rollouts"
     grown = np.flatnonzero(w1 > w0)
@@ -167,7 +169,8 @@ TASK_MIX = check(
     "Task mix",
     "The change of the mean reward since the first steps, split into change within tasks and change of the mix; shown "
     f"if the mix caused at least {_SHIFT:.0%} of the lost reward, at least {_LEAST:.0%} of the range of rewards, and "
-    f"{_ERRORS:g} times the standard error of drawing as many tasks at random. Only tasks of both the first and the "
+    f"{_ERRORS:g} times the standard error of drawing as many tasks at random, and if the mean reward does not rise "
+    "beyond chance. Only tasks of both the first and the "
     f"last steps are compared; or families or evals with {LEAST_UNITS} groups on both sides, if tasks do not come "
     "again. If these common tasks have less than "
     f"{_SHIFT:.0%} of the rollouts of the first or of the last steps, new tasks are looked at: shown if they have at "
