@@ -32,6 +32,7 @@ from logs_ui.recorder.vocabulary import LOOP, REPEATS, LossCause, StopReason
 
 _LOOPING, _OUT_OF_TURNS = 0.1, 0.2
 _FELL = 0.1  # of the range of rewards [ours]
+_GAINED = 0.1  # of the range of rewards: rollouts that run out of turns learn in spite of it [ours]
 _SHARE = 0.1
 _COMPRESSION, _WORDS, _TRIGRAMS = 10.0, 0.25, 0.5
 _HALF = 0.5
@@ -135,8 +136,18 @@ def _check_turns(run: Run) -> Outcome:
         is_part=True,
         **began,
         own=ended,
+        may_remain=first == run.all.steps[0] and _learns_at_limit(run),
         explains=() if is_of_hopeless else ("task_mix", "never_solved", "forgotten"),
     )
+
+
+def _learns_at_limit(run: Run) -> bool:
+    """Return True if the rollouts at the turn limit get clearly more in the last steps than in the first, and are no
+    more of them: what they reach before the last turn is rewarded.
+    """
+    paid = rise(run, lambda rows: np.where(rows.stop_reason == StopReason.TURN_LIMIT, rows.reward, np.nan))
+    more = rise(run, lambda rows: (rows.stop_reason == StopReason.TURN_LIMIT).astype(float))
+    return paid.is_sure and paid.value >= _GAINED * contrast.spread(run) and not (more.is_sure and more.value > 0)
 
 
 def _is_limited(rows: Rows, ended: Bools) -> bool:
@@ -368,7 +379,9 @@ TURN_LIMIT = check(
     f"Share of rollouts that ended at the turn limit, above {_OUT_OF_TURNS:.0%}, unless they do as well as the others, "
     f"or no limit shows: the {_LIMITS} most frequent numbers of turns cover less than {_HALF:.0%} of them, and less "
     f"than {_HALF:.0%} have as many turns as the longest {100 - _LONGEST}% of the others. "
-    "The lost reward of those that repeat their actions is counted under loops.",
+    "The lost reward of those that repeat their actions is counted under loops. No fault of a run that improves, if it "
+    "is so from the first step on, of no more rollouts since, and if what these get rises beyond chance, by "
+    f"{_GAINED:.0%} of the range of rewards.",
     needs("why rollouts ended", lambda run: run.rows.stop_reason != StopReason.NOT_RECORDED),
     _check_turns,
     source="NeMo Gym PR 1304; the threshold is ours",
