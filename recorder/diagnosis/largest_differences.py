@@ -306,11 +306,17 @@ def _by_column(run: Run) -> tuple[str, str]:
 
 def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) -> tuple[str, str, float]:
     """Compare the mean rewards of rollouts that ended normally: those of each of `rows.tasks` with all others. Others
-    may get still less, in too few groups to tell. If best rewards differ by environment, losses are compared.
+    may get still less, in too few groups to tell. If best rewards differ by environment, losses are compared, as shares
+    of these.
     `columns`: as many kinds of places are compared. The last value is the least probability by chance.
     """
     ended = (rows.task >= 0) & np.isfinite(rows.reward) & has_cause(rows, LossCause.WRONG_ANSWER)
-    name, sign, values = ("mean lost reward", -1, -run.lost) if run.scale.units else ("mean reward", 1, rows.reward)
+    name, sign, values, extent = "mean reward", 1, rows.reward, spread(run)
+    if run.scale.units:
+        best = run.scale.bests(rows)
+        name, sign, values = "mean lost reward", -1, -run.lost
+        if (best > 0).all():  # else they have no common measure
+            name, values, extent = "mean lost share of the best reward", values / best, 1.0
     task, reward = rows.task[ended], values[ended]
     compared, places = _compare_each(task, reward, units[ended], len(rows.tasks))
     if not compared:
@@ -320,9 +326,7 @@ def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) ->
     lowest = [
         place
         for place, difference in compared.items()
-        if difference.chance is not None
-        and difference.chance * columns <= limit
-        and -difference.value >= _LOW * spread(run)
+        if difference.chance is not None and difference.chance * columns <= limit and -difference.value >= _LOW * extent
     ][:_PLACES]
     if not lowest:
         return "", f"{len(compared)} {kind}" + ("" if places == len(compared) else f" of {places}"), 1.0

@@ -168,7 +168,9 @@ def _check_cliff(run: Run) -> Outcome:
     def change(values: Floats, begin: int) -> Rise:
         return shift(np.where(rows.step >= begin, values, np.nan), rows.step >= last, rows.group)
 
-    fall = change(rows.groups.std[rows.group], first)
+    # Another mix of environments of other scales is no collapse.
+    best = np.maximum(np.abs(run.scale.bests(rows)), SAME) if run.scale.units else 1.0
+    fall = change(rows.groups.std[rows.group] / best, first)
     if not fall.is_sure or fall.value >= 0:
         return Below(f"{calm}; it may be chance.")  # a few groups may well all fail
     # If the last steps have higher rewards than those before, and no lower than the nearer half of them, rollouts are
