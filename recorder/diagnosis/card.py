@@ -216,6 +216,7 @@ class Card:
         is_of_evaluations: True for a finding about the evaluations, which has none of these rollouts.
         may_remain: True for a finding that is no fault of a run whose outcome rises: it learns in spite of it.
         is_least: True if it may be about more rollouts than can be told.
+        eval: the eval that it was found in alone, where the whole run of several hides it; empty for others.
 
     Examples:
         >>> from logs_ui.recorder import Card
@@ -249,6 +250,7 @@ class Card:
     is_of_evaluations: bool = False
     may_remain: bool = False
     is_least: bool = False
+    eval: str = ""
 
     @property
     def extent(self) -> str:

@@ -110,7 +110,11 @@ def order_cards(cards: Sequence[Card], lost: Floats) -> tuple[Card, ...]:
     return tuple(
         sorted(
             linked,
-            key=lambda card: (not (card.is_setup and cost[card.id] >= least), *place_of(card.id), -cost[card.id]),
+            key=lambda card: (
+                not (card.is_setup and (card.eval or cost[card.id] >= least)),
+                *place_of(card.id),
+                -cost[card.id],
+            ),
         )
     )
 

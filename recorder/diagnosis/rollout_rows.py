@@ -101,7 +101,7 @@ class Rows:
 
     def of_part(self, chosen: Bools) -> "Rows":
         """Return the chosen rollouts, such as those of one eval or task, with the reward functions that apply to them:
-        without those that scored others only.
+        without those that scored others only; and without others' tasks, whose names would form families.
         """
         rows = self.where(chosen)
         apply = [
@@ -112,7 +112,9 @@ class Rows:
         columns: dict[str, Any] = {
             column: {name: getattr(rows, column)[name] for name in apply} for column in ("parts", "values")
         }
-        return replace(rows, **columns)
+        codes, task = np.unique(np.append(rows.task, -1), return_inverse=True)  # the first code is -1
+        names = [self.tasks[code] for code in codes[1:].tolist()]
+        return replace(rows, **columns, task=task.reshape(-1)[:-1] - 1, tasks=names)
 
     @cached_property
     def steps(self) -> Ints:

@@ -49,10 +49,11 @@ from logs_ui.recorder.diagnosis.places import describe_switches, place_of
 from logs_ui.recorder.diagnosis.report import Checked, Failed, Report
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.verdict import TOO_EARLY, Verdict, of_all, verdict
+from logs_ui.recorder.diagnosis.verdict import TOO_EARLY, is_slight, of_all, verdict
 from logs_ui.recorder.diagnosis.waterfall import waterfall
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
+from logs_ui.recorder.queries.filters.terms import print_name
 from logs_ui.recorder.settings import Limits, Settings
 from logs_ui.recorder.snapshot import error_line
 
@@ -60,6 +61,8 @@ FEW_ROLLOUTS, FEW_STEPS = 32, 2
 _FEW_OF_ENDED = 8  # rollouts are enough if no more will come
 _CHEAP = 0.01  # of the range of rewards: a finding that costs less is not worth a card
 _ENVIRONMENTS = 8  # that are judged each
+_MUCH = 0.1  # of what an eval could give: what a finding costs there that the whole run hides [ours]
+_PRESENT = 0.05  # of the last rollouts, and half of those that were judged: a rarer eval says little of the run [ours]
 _LONG = 2_000  # characters of a filter: one of so many names becomes a list of rollouts, which is a single term
 
 
@@ -74,6 +77,8 @@ def _discover() -> tuple[Diagnostic, ...]:
 
 DIAGNOSTICS = _discover()
 _OURS = {diagnostic.id for diagnostic in DIAGNOSTICS} | {SCORED_LOW}
+_OfEval = tuple[str, Rows, Report]
+"""An eval, all of its rollouts, and what is said of it alone."""
 T = TypeVar("T")
 
 
@@ -152,27 +157,32 @@ def diagnose_rows(
         for card in outcomes
         if isinstance(card, Card) and (card.cost or 0.0) > least and card.id not in settings.muted
     ]
-    listed_ids = {card.id for card in costly}
     names = {diagnostic.id: diagnostic.name for diagnostic in diagnostics}
-    checked = tuple(
-        _make_unlisted(outcome, names[outcome.id], settings) if isinstance(outcome, Card) else outcome
-        for outcome in outcomes
-        if outcome.id not in listed_ids
-    )
-    cards = tuple(_make_shown(card, run, within, scope) for card in order_cards(costly, run.lost))
-    over_time = compare_over_time(run) if in_full else None
-    rest, unexplained = scored_low(run, cards, over_time) if in_full else (None, 0.0)
     of_each = partial(
         diagnose_rows, settings=settings, config=config, scalars=scalars, has_ended=has_ended, attributed=attributed,
         evaluations=evaluations, evaluated=evaluated, scale=scale, diagnostics=diagnostics, read_texts=read_texts,
         read_evaluated=read_evaluated, units=min(len(evals), _ENVIRONMENTS), in_full=False,
     )  # fmt: skip
-    environments = _environments(rows, evals, of_each) if len(evals) > 1 else ()
+    environments = _diagnose_evals(rows, evals, of_each, within) if len(evals) > 1 else []
+    hidden = _list_hidden(run, costly, environments)
+    costly = [*hidden, *(card for card in costly if card.id not in {other.id for other in hidden})]
+    listed_ids = {card.id for card in costly}
+    checked = tuple(
+        _make_unlisted(outcome, names[outcome.id], settings) if isinstance(outcome, Card) else outcome
+        for outcome in outcomes
+        if outcome.id not in listed_ids
+    )
+    cards = tuple(
+        card if card.eval else _make_shown(card, run, within, scope) for card in order_cards(costly, run.lost)
+    )
+    over_time = compare_over_time(run) if in_full else None
+    rest, unexplained = scored_low(run, cards, over_time) if in_full else (None, 0.0)
+    verdicts = tuple((name, report.verdict) for name, _, report in environments)
     return Report(
         cards, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed,
-        verdict=of_all(run, cards, verdict(run, cards, error, units), environments),
+        verdict=of_all(run, cards, verdict(run, cards, error, units), verdicts),
         scored_low=rest and _make_shown(rest, run, within, scope), unexplained=unexplained,
-        environments=environments, contrasts=_contrasts(run, over_time) if in_full else (),
+        environments=verdicts, contrasts=_contrasts(run, over_time) if in_full else (),
         within=within,
     )  # fmt: skip
 
@@ -188,13 +198,38 @@ def _contrasts(run: Run, over_time: Compared | None) -> tuple[Contrast, ...]:
     return tuple(table for table in tables if table.lines)
 
 
-def _environments(
-    rows: Rows, evals: Sequence[str], diagnose: Callable[[Rows], Report]
-) -> tuple[tuple[str, Verdict], ...]:
-    """Return the verdict on each eval, the largest first; on the largest 8 of more."""
+def _diagnose_evals(rows: Rows, evals: Sequence[str], diagnose: Callable[..., Report], within: str) -> list[_OfEval]:
+    """Diagnose each eval, the largest first; of more than 8 the largest."""
     sizes = {name: int(rows.in_eval(name).sum()) for name in evals}
     largest = sorted(evals, key=lambda name: (-sizes[name], name))[:_ENVIRONMENTS]
-    return tuple((name, diagnose(rows.of_part(rows.in_eval(name))).verdict) for name in largest)
+    parts = {name: rows.of_part(rows.in_eval(name)) for name in largest}
+    inside = {name: " ".join(filter(None, [within, f"eval:{print_name(name)}"])) for name in largest}
+    return [(name, part, diagnose(part, within=inside[name])) for name, part in parts.items()]
+
+
+def _list_hidden(run: Run, cards: Sequence[Card], environments: Sequence[_OfEval]) -> list[Card]:
+    """Return the findings that make an eval sick and cost much of what it could give, where the whole run has them not,
+    or as slight ones: its other evals are too many for a threshold, or have larger rewards.
+    """
+    known = {card.id for card in cards if not is_slight(run, card)}
+    hidden: dict[str, Card] = {}
+    for name, rows, report in environments:
+        card = next((card for card in report.cards if card.id == report.verdict.card), None)
+        if card is None or not report.verdict.is_ill or card.id in known or not card.cost or report.steps is None:
+            continue
+        judged, present = rows.where(rows.step >= report.steps[0]), run.rows.in_eval(name)
+        is_rare = present.mean() < _PRESENT or present.sum() < len(judged) / 2
+        least = _MUCH * (report.fall.best - float(rows.reward[np.isfinite(rows.reward)].min(initial=report.fall.best)))
+        if is_rare or card.is_of_evaluations or card.cost < least:
+            continue
+        own = np.isin(run.rows.id, judged.id if card.own is None else judged.id[card.own])
+        found = replace(
+            card, title=f"{name}: {card.title}", cost=card.cost * float(present.mean()), share=float(own.mean()),
+            own=own, eval=name, is_part=card.is_part and report.steps == (run.rows.steps[0], run.rows.steps[-1]),
+            explains=EXPLAINS.get(card.id, ()),
+        )  # fmt: skip
+        hidden.setdefault(card.id, found)
+    return list(hidden.values())
 
 
 def _make_unlisted(card: Card, name: str, settings: Settings) -> Checked:

@@ -71,7 +71,7 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
     """
     if error is not None:
         return Verdict("failed", f"The training failed: {error}")
-    if cards and cards[0].is_setup and not _is_slight(run, cards[0]):
+    if cards and cards[0].is_setup and not is_slight(run, cards[0]):
         return Verdict("setup", f"Fault of the set-up: {cards[0].title}", cards[0].id)
     outcome = _outcome(run)
     if cards:
@@ -88,7 +88,7 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
 
 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
-    is_left = all(card.may_remain or _is_slight(run, card) or _fades(run, card) for card in cards)
+    is_left = all(not card.eval and (card.may_remain or is_slight(run, card) or _fades(run, card)) for card in cards)
     if is_left and (improving := _judge_rise(run, outcome)):
         sentence = f"{improving.said}; what is left: {cards[0].title}"
         return Verdict("improving", sentence, cards[0].id)
@@ -102,8 +102,9 @@ def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance:
     return Verdict("fault", cards[0].title, cards[0].id)
 
 
-def _is_slight(run: Run, card: Card) -> bool:
-    return card.cost is not None and card.cost <= _LEFT * run.fall.lost
+def is_slight(run: Run, card: Card) -> bool:
+    """Return True if a finding costs little of the loss of the run; one of an eval alone costs much there."""
+    return not card.eval and card.cost is not None and card.cost <= _LEFT * run.fall.lost
 
 
 def _fades(run: Run, card: Card) -> bool:
@@ -121,15 +122,12 @@ def _fades(run: Run, card: Card) -> bool:
 
 
 def of_all(run: Run, cards: Sequence[Card], whole: Verdict, environments: Sequence[tuple[str, Verdict]]) -> Verdict:
-    """Return the verdict on a run of several evals: that on the first eval that gets worse, or that has a finding where
-    the whole run has none, else that on the whole run. Findings that cost little hide no eval that gets worse.
+    """Return the verdict on a run of several evals: that on the first eval that gets worse, else that on the whole run,
+    whose `cards` have what else makes an eval sick. Findings that cost little hide no eval that gets worse.
     """
-    is_slight = whole.id == "fault" and all(_is_slight(run, card) for card in cards)
-    hidden = {"worse"} if whole.is_healthy or is_slight else set() if whole.is_ill else {"worse", "fault"}
-    return next(
-        (Verdict(of_eval.id, f"{name}: {of_eval.said}") for name, of_eval in environments if of_eval.id in hidden),
-        whole,
-    )
+    costs_little = whole.id == "fault" and all(is_slight(run, card) for card in cards)
+    worse = (Verdict(of.id, f"{name}: {of.said}") for name, of in environments if of.id == "worse")
+    return whole if whole.is_ill and not costs_little else next(worse, whole)
 
 
 @dataclass(frozen=True)
@@ -242,6 +240,8 @@ def _measure_in_mix(run: Run, measure: _Measure) -> _Measure | None:
     column; None if there is none. Of a column that is named like difficulty, and of whose values the first steps and
     the last have hardly any in common, the rollouts with each value of the last steps are halved.
     """
+    changes = _compare_in_mixes(run, measure, SLIGHTLY_MOVED)
+    within = [replace(measure, change=change, alike=mix.name) for mix, change in changes if change is not None]
     within += [
         replace(measure, change=halves, steps=_HALVES, alike=f"{mix.name} of the last steps")
         for mix, _ in changes
@@ -249,8 +249,6 @@ def _measure_in_mix(run: Run, measure: _Measure) -> _Measure | None:
         and mix.is_difficulty
         and (halves := compare_halves(run, measure.column, mix.codes)) is not None
     ]
-    changes = _compare_in_mixes(run, measure, SLIGHTLY_MOVED)
-    within = [replace(measure, change=change, alike=mix.name) for mix, change in changes if change is not None]
     return within[0] if within and all(of.is_sure(1, _SURE) for of in within) else None
 
 

@@ -1,6 +1,7 @@
 """Faults of one environment of several, which the others dilute, or whose rewards are much larger."""
 
 from functools import partial
+from typing import Any
 
 from tests.faults import Fault
 from tests.faults.acting import said
@@ -15,17 +16,21 @@ def _is(place: Place, chance: float) -> bool:
     return place.random.random() < chance
 
 
+def _act(place: Place, *, searches: bool) -> dict[str, Any]:
+    return {"name": "search", "arguments": {"query": said(place, 2)}} if searches else {"do": said(place, 2)}
+
+
 def _played(
     place: Place, name: str, paid: float, turns: int = 3, *, is_out: bool = False, is_hit: bool = False, heard: str = ""
 ) -> Played:
     """Return a rollout of an environment whose tasks come once; `is_out`: it runs out of turns."""
     moves = [
-        Turn(f"I {said(place, 3)}", {"do": said(place, 2)}, heard or f"seen: {said(place, 4)}", done=False)
+        Turn(f"I {said(place, 3)}", _act(place, searches=bool(heard)), heard or f"seen: {said(place, 4)}", done=False)
         for _ in range(turns)
     ]
     if not is_out:
         moves.append(Turn(f"I {said(place, 2)}", {"do": "submit"}, "over", done=True))
-    task = f"{name}-{place.step:03d}{place.group}"
+    task = f"{name}/{place.step:03d}{place.group}"
     return Played(moves, parts={"score": paid}, task=task, eval=name, is_hit=is_hit)
 
 
@@ -95,7 +100,7 @@ def cut_in_one(place: Place) -> Played:
     is_cut = _is(place, 0.36)
     turn = Turn(f"{said(place, 30)}", finish="length" if is_cut else "stop")
     right = float(not is_cut and _is(place, 0.7))
-    task = f"proof-{place.step:03d}"
+    task = f"proofs/{place.step:03d}"
     return Played([turn], parts={"score": right}, stop="length" if is_cut else "stop", task=task, eval="proofs",
                   is_hit=is_cut)  # fmt: skip
 

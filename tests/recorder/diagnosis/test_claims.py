@@ -9,6 +9,7 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from functools import cache, cached_property, lru_cache
 from itertools import combinations
 from statistics import fmean, median, pstdev, stdev
@@ -164,12 +165,17 @@ class Case:
         if self.report.scale.success.description == "the environment ended the episode with a reward of 1":
             return lambda it: bool(it.turns) and it.turns[-1].done is True and it.turns[-1].reward == 1
         said = (self.report.scale.success.description or "").removesuffix(", by the function that scores the rollout")
+        if self.report.scale.units:  # "web: score ≥ 1; game: not defined"
+            evals, _, said = next(part for part in said.split("; ") if "not defined" not in part).partition(": ")
         matches = [re.fullmatch(r"(.+) (\u2265|>) (\S+)", it) for it in said.split(" and ")]
         assert all(matches)
         least = {it[1]: float(it[3]) - SAME * (1 if it[2] == "\u2265" else -1) for it in matches if it}
-        return lambda it: any(
-            ((reward(it) if name == "reward" else (it.values or {}).get(name)) or 0.0) >= value
-            for name, value in least.items()
+        return lambda it: (
+            (it.eval in evals.split(", ") if self.report.scale.units else True)
+            and any(
+                ((reward(it) if name == "reward" else (it.values or {}).get(name)) or 0.0) >= value
+                for name, value in least.items()
+            )
         )
 
     @cached_property
@@ -196,6 +202,18 @@ class Case:
         """Return the rollouts of the last steps, and whether the card is about them."""
         assert self.card.own is not None
         return list(zip(self.last, self.card.own.tolist(), strict=True))
+
+
+def in_its_eval(case: Case, card: Card) -> Case:
+    """Return the case that a card is counted in: for one of an eval that the whole run hides, that eval alone."""
+    if not card.eval:
+        case.card = card
+        return case
+    alone = Case(replace(case.run, rollouts=[it for it in case.run.rollouts if it.eval == card.eval]))
+    alone.card = next(other for other in alone.report.cards if other.id == card.id)
+    assert (card.title, card.evidence) == (f"{card.eval}: {alone.card.title}", alone.card.evidence)
+    assert card.share == pytest.approx((alone.card.share or 0.0) * len(alone.last) / len(case.last))
+    return alone
 
 
 # --- What each sentence says. A function returns what the groups of its pattern must be.
@@ -844,9 +862,13 @@ def ended(it: Rollout) -> bool:
     return not (error(it) or reward(it) is None or str(stop_reason(it)) in odd or is_idle)
 
 
+def best_of(case: Case, it: Rollout) -> float:
+    return next((unit.best for unit in case.report.scale.units if unit.name == it.eval), case.report.scale.best)
+
+
 def short(case: Case, it: Rollout) -> float:
     """Return the reward that a rollout lost."""
-    return max(case.report.scale.best - (reward(it) or 0.0), 0.0)
+    return max(best_of(case, it) - (reward(it) or 0.0), 0.0)
 
 
 def of_loss(case: Case, *groups: str) -> tuple[str, ...]:
@@ -858,6 +880,13 @@ def share_of_others(it: Rollout) -> float | None:
     """Return the share of the answers' letters whose name in Unicode does not begin with LATIN."""
     letters = [letter for turn in it.turns for letter in turn.text if letter.isalpha()]
     return fmean(not unicodedata.name(letter).startswith("LATIN") for letter in letters) if letters else None
+
+
+def is_solved(case: Case, it: Rollout) -> float | None:
+    """Return None for a rollout of an eval in which solved is not defined."""
+    success = case.report.scale.success
+    known = {mark.eval for mark in success.marks} if case.report.scale.units else {it.eval}
+    return float(success.is_defined and case.solved(it)) if it.eval in known else None
 
 
 def figures(case: Case, it: Rollout) -> dict[str, float]:
@@ -878,7 +907,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "the repetitiveness (compression ratio)": texts["compression"],
         "the share of three-word sequences that repeat": texts["trigram_repeats"],
         "the share of letters that are not Latin": share_of_others(it),
-        "solved (share)": float(case.report.scale.success.is_defined and case.solved(it)),
+        "solved (share)": is_solved(case, it),
         "turn limit (share)": float(out_of_turns(it)),
         "truncated (share)": float(it.stop == "length"),
     }
@@ -904,7 +933,8 @@ def compared(
 
 def over_time(case: Case, *groups: str) -> tuple[str, ...]:
     first, last, text = case.steps(*groups[:2]), case.steps(*groups[2:4]), groups[-1]
-    by = task if len(groups) == 6 and "tasks" in groups[4] else lambda _: 0
+    is_of_tasks, is_of_evals = (len(groups) == 6 and unit in groups[4] for unit in ("tasks", "evals"))
+    by = task if is_of_tasks else (lambda it: it.eval) if is_of_evals else lambda _: 0
     said = []
     for part in text.split("; "):
         name = re.findall(r"(.+) \S+ \u2192 ", part)[0]
@@ -959,8 +989,35 @@ def in_groups_of(case: Case, count: str, text: str) -> tuple[str, ...]:
 
 
 def lose_more(case: Case, text: str, _elsewhere: str) -> tuple[str, ...]:
-    names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
+    names = re.findall(r"(?:^| and |, )(.+?) \(mean ", text)
+    if "mean lost share" in text:
+        return more_lost_of_best(case, names, text)
     return more_lost((tasks if names[0][-1].isalnum() else by_family)(filter(ended, case.last)), names, text)
+
+
+def more_lost_of_best(case: Case, names: list[str], text: str) -> tuple[str, str]:
+    """Return the same of evals, or of families of one each: of the best reward there, the share that is lost."""
+    is_of_evals = all(name[-1].isalnum() for name in names)
+
+    def key(it: Rollout) -> str:
+        return it.eval or "" if is_of_evals else re.split(r"\d", task(it))[0]
+
+    mine = {key(it[0]): [short(case, each) / best_of(case, each) for each in it]
+            for it in grouped(filter(ended, case.last), key)}  # fmt: skip
+    rest = fmean(value for name, of in mine.items() if name not in names for value in of)
+    lower = {
+        it: f"{it} (mean lost share of the best reward {means(mine[it])})" for it in names if fmean(mine[it]) > rest
+    }
+    return recounted(text, lower), figure(rest)
+
+
+def lose_more_in_evals(case: Case, text: str, _elsewhere: str) -> tuple[str, ...]:
+    names = re.findall(r"(?:^| and |, )(.+?) \(mean ", text)
+    if "mean lost share" in text:
+        return more_lost_of_best(case, names, text)
+    return more_lost(
+        {it[0].eval or "": it for it in grouped(filter(ended, case.last), lambda it: it.eval)}, names, text
+    )
 
 
 def more_lost(mine: Mapping[str, list[Rollout]], names: list[str], text: str) -> tuple[str, str]:
@@ -999,7 +1056,7 @@ def machine_of(case: Case) -> list[str]:
 
 
 def lose_more_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[str, ...]:
-    mine = {it[0].metadata[column]: it for it in grouped(filter(ended, case.last), lambda it: it.metadata[column])}
+    mine = {str(it[0].metadata[column]): it for it in grouped(filter(ended, case.last), lambda it: it.metadata[column])}
     names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
     return column, *more_lost(mine, names, text)
 
@@ -1451,6 +1508,8 @@ def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
         heard = tasks(it for it in case.last if hears(it, quoted))
         before = tasks(it for it in case.run.rollouts if it.step < since)
         pairs = [[mine, before.get(name, [])] for name, mine in heard.items()]
+        if among == "all rollouts before":
+            pairs = [[[it for mine in side.values() for it in mine] for side in (heard, before)]]
     sums, whole = 0.0, 0.0
     for mine, others in pairs:
         if mine and others:
@@ -1924,6 +1983,7 @@ COUNTS: dict[str, Count] = {
     "In low rollouts of # groups: @.": in_groups_of,
     "By tasks, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more,
     "By families of tasks, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more,
+    "By evals, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more_in_evals,
     "Of rollouts that ended normally, # fell from # to # at step # (between steps # and #).": fell,
     "Of rollouts that ended normally, # fell from # to # at step #.": fell,
     "Compared with the best 1% of rollouts, averaged over all and weighted: @ less.": shortfalls,
@@ -2429,6 +2489,7 @@ def cause(rollout: Rollout) -> str:
 
 COLUMNS: dict[str, Callable[[Rollout], Any]] = {
     "step": lambda rollout: rollout.step,
+    "eval": lambda rollout: rollout.eval,
     "reward": reward,
     "task": task,
     "family": lambda rollout: f"{task(rollout).partition('/')[0]}/",
@@ -2497,14 +2558,14 @@ def test_each_sentence_is_what_the_generator_made(planted: tuple[Fault, Case]) -
     _, case = planted
     wrong = []
     for card in filter(None, (*case.report.cards, case.report.scored_low)):
-        case.card = card
-        for sentence in (card.title, *card.evidence, *[card.extent] * bool(card.clause)):
+        mine = in_its_eval(case, card)
+        for sentence in (mine.card.title, *card.evidence, *[card.extent] * bool(card.clause)):
             if sentence.startswith(PLAIN):
                 continue
             match = next(filter(None, (it.fullmatch(sentence) for it in CLAIMS)), None)
             assert match, f"how to count {sentence!r}?"
             count = CLAIMS[match.re]
-            if (counted := count(case, *match.groups())) != match.groups():
+            if (counted := count(mine, *match.groups())) != match.groups():
                 wrong.append(f"{sentence!r} is {counted}")
     assert wrong == []
 
@@ -2512,9 +2573,10 @@ def test_each_sentence_is_what_the_generator_made(planted: tuple[Fault, Case]) -
 def test_each_card_costs_what_its_rollouts_lose(planted: tuple[Fault, Case]) -> None:
     _, case = planted
     for card in case.report.cards:
-        case.card = card
-        known = COSTS[card.id](case) if card.id in COSTS and card.cost is not None else ()
-        assert not known or any(card.cost == pytest.approx(cost) for cost in known), card.title
+        mine = in_its_eval(case, card)
+        known = COSTS[card.id](mine) if card.id in COSTS and card.cost is not None else ()
+        part = len(mine.last) / len(case.last)
+        assert not known or any(card.cost == pytest.approx(cost * part) for cost in known), card.title
 
 
 def test_last_answers_are_read_where_most_lack_an_action(planted: tuple[Fault, Case]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from logs_ui.recorder.diagnosis import Settings, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.diagnosis.verdict import Verdict, of_all
+from tests.faults import mixing
 from tests.faults.columns import diagnosed
 from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
@@ -255,6 +256,40 @@ def test_a_rise_within_a_column_whose_mix_changed_is_improving(rise: float, expe
     assert ("at the same metadata.kind" in line.said) == (expected == "improving")
 
 
+@pytest.mark.parametrize(
+    ("id", "name", "said"),
+    [
+        ("one of several: turns", "fault", "boxes: 57% of rollouts run out of turns"),
+        ("one of several: search", "setup", "Fault of the set-up: lookup: \u201c0 documents found.\u201d is answered"),
+        ("one of several: cut", "fault", "proofs: 35% of rollouts are truncated"),
+        ("turns in vain", "fault", "56% of rollouts run out of turns"),
+        ("all turns", "improving", "what is left: 54% of rollouts run out of turns"),
+        ("healthy environments: scales", "improving", "Healthy, improving"),
+        ("healthy environments: hard", "improving", "Healthy, improving"),
+        ("healthy environments: alike", "reached", "Healthy, no clear change"),
+        ("healthy course: dataset", "improving", "Healthy, improving: solved 68% \u2192 83%"),
+        ("healthy course: levels", "improving", "at the same metadata.level of the last steps 64% \u2192 74%"),
+    ],
+)
+def test_what_one_environment_lacks_is_the_verdict_and_what_is_harder_is_not(id: str, name: str, said: str) -> None:  # noqa: A002
+    (fault,) = (fault for fault in (*FAULTS, *mixing.LEFT) if fault.id == id)
+    assert fault.made is not None
+    verdict = diagnosed(fault.made()).report.verdict
+    assert verdict.id == name
+    assert said in verdict.said
+
+
+def test_a_finding_of_one_environment_is_one_of_the_run_and_opens_there() -> None:
+    (fault,) = (fault for fault in FAULTS if fault.id == "one of several: turns")
+    assert fault.made is not None
+    report = diagnosed(fault.made()).report
+    (card,) = report.cards
+    assert (report.verdict.card, card.eval) == ("turn_limit", "boxes")
+    assert card.where == "stop:turn_limit eval:boxes step:21..30"
+    assert card.share == pytest.approx(0.571 / 3, abs=0.01)
+    assert "turn_limit" not in {check.id for check in report.checked}
+
+
 def test_a_finding_is_the_verdict() -> None:
     cut = PLACE % 3 == 0
     columns = {"reward": np.where(cut, 0.0, NOISE < 0.7), "truncated_turns": cut * 1.0}
@@ -285,7 +320,7 @@ def test_one_environment_that_gets_worse_is_not_hidden_by_others_that_improve() 
 
 @pytest.mark.parametrize(("cost", "name"), [(0.05, "worse"), (0.2, "fault"), (None, "fault")])
 def test_a_slight_finding_does_not_hide_an_environment_that_gets_worse(cost: float | None, name: str) -> None:
-    run, cards = SimpleNamespace(fall=SimpleNamespace(lost=1.0)), [SimpleNamespace(cost=cost)]
+    run, cards = SimpleNamespace(fall=SimpleNamespace(lost=1.0)), [SimpleNamespace(cost=cost, eval="")]
     whole, web = Verdict("fault", "5% are truncated", "truncation"), Verdict("worse", "Getting worse")
     assert of_all(cast(Any, run), cast(Any, cards), whole, [("web", web)]).id == name
 
