@@ -81,6 +81,37 @@ def refused_prices(place: Place) -> Played:
     return _played(place, _tagged(place, given), price, float(given == price), is_hit=is_hit)
 
 
+# --- Numbers that count though they are only near
+
+
+def _near(place: Place, tolerance: float, *, is_hit: bool) -> Played:
+    """Some guess roughly, within 7%; the grader of some tasks takes that as right."""
+    true, is_rough = 1_000 + 137 * place.task, place.random.random() < 0.2 + 0.3 * place.progress
+    given = true if _chance(place) else place.random.choice([int(true * 0.6), true * 2, true + 500])
+    if is_rough:
+        given = true + place.random.choice([-1, 1]) * place.random.randrange(4, true // 15)
+    counts = abs(given - true) <= (tolerance * true if is_hit else 0)
+    more = {"source": "filings" if place.task % 3 == 0 else "census"}
+    return _played(
+        place, _lined(place, str(given)), str(true), float(counts), is_hit=is_hit and counts and given != true, **more
+    )
+
+
+def tolerant_source(place: Place) -> Played:
+    """The grader of a third of the tasks has a tolerance of a tenth."""
+    return _near(place, 0.1, is_hit=place.task % 3 == 0)
+
+
+def tolerant(place: Place) -> Played:
+    """All graders have one of a twentieth."""
+    return _near(place, 0.05, is_hit=True)
+
+
+def rough(place: Place) -> Played:
+    """Rough answers do not count."""
+    return _near(place, 0.0, is_hit=False)
+
+
 # --- Right answers of one place that do not count
 
 
@@ -265,14 +296,16 @@ def _fault(name: str, planted: str, expected: str | None, script: Callable[[Plac
     return Fault(name, planted, expected, partial(generated, script, _SHAPE))
 
 
-_CONTRADICTED, _ORDER, _ONE, _WRONG = (
+_CONTRADICTED, _ORDER, _ONE, _WRONG, _NEAR = (
     "Rewards that contradict the references", "References of other tasks", "One answer to all tasks",
-    "The references of one place are wrong",
+    "The references of one place are wrong", "Numbers near the reference count as right",
 )  # fmt: skip
 FAULTS: tuple[Fault, ...] = (
     _fault("final answers: permuted", _CONTRADICTED, "final_answers", permuted),
     _fault("final answers: next task", _CONTRADICTED, "final_answers", of_the_next_task),
     _fault("final answers: inverted", _CONTRADICTED, "final_answers", inverted_for_names),
+    _fault("final answers: tolerant source", _NEAR, "final_answers", tolerant_source),
+    _fault("final answers: tolerant", _NEAR, "final_answers", tolerant),
     _fault(
         "final answers: notation", "Right answers in another notation do not count", "final_answers", refused_prices
     ),
@@ -290,6 +323,7 @@ FAULTS: tuple[Fault, ...] = (
         _fault(f"wrong references: {name}", "A fifth of the references are wrong", "never_solved", script)
         for name, script in (("hundredfold", hundredfold), ("by one", off_by_one), ("edition", of_another_edition))
     ),
+    _fault("healthy final answers: rough", "Healthy: rough answers do not count", None, rough),
     _fault("healthy final answers: letters", "Healthy: half of the answers are B", None, letters),
     _fault("healthy final answers: tweets", "Healthy: a hard third", None, hard_tweets),
     _fault("healthy final answers: mistakes", "Healthy: mistakes that most rollouts make", None, misconceptions),

@@ -19,6 +19,7 @@ from tests.faults import (
     prompting,
     reading,
     referring,
+    refusing,
     rewarding,
     rewarding_trained,
     sharing,
@@ -45,6 +46,7 @@ FAULTS: tuple[Fault, ...] = (
     *filling.FAULTS,
     *habits.FAULTS,
     *mixing.FAULTS,
+    *refusing.FAULTS,
 )
 
 UNEXPLAINED: tuple[Fault, ...] = (
