@@ -4,11 +4,12 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import orjson
 
+from logs_ui.recorder.action_text import tool_of
 from logs_ui.recorder.diagnosis.answers import SPEAKER, last_text
 from logs_ui.recorder.diagnosis.card import Run, Texts
 from logs_ui.recorder.diagnosis.change_point import above
@@ -24,9 +25,13 @@ _OTHER = re.compile(
     r'|\{\s*"(?:name|tool|action|function)"\s*:',
     re.IGNORECASE | re.MULTILINE,
 )
+_BREAKS = str.maketrans("\n\r\t", "   ")  # which JSON forbids in strings
+_ALL, _CHANCE = 0.95, 0.01  # of the refused calls are of one tool; that they are by chance [ours]
 _NAME = re.compile(r'"name"\s*:\s*"([\w.-]+)"')
 _ADVICE = {
     'a call without "name"': 'Show a whole call in the prompt: its JSON needs "name" and "arguments".',
+    "a whole call with raw line breaks in its strings": "Parse such calls with json.loads(call, strict=False), or show "
+    "in the prompt that they must be escaped: JSON forbids raw line breaks and tabs in strings.",
     "a call whose JSON is broken": "Look at where the JSON of one breaks off, and show a whole call in the prompt.",
     "a whole call": "Look at why the loop does not execute such calls: its parser, or the names of the tools.",
     "a call in another form": "Let the parser accept this form, or show the one that it expects in the prompt.",
@@ -36,14 +41,21 @@ _ADVICE = {
     "no text": "Open one with its tokens: look at the end-of-turn token and the chat template.",
 }
 """The kinds, and what to do about each."""
-_UNNAMED, _BROKEN, _WHOLE, _CALL, _SPEAKS, _TEXT, _REASONING, _NOTHING = _ADVICE
+_UNNAMED, _RAW, _BROKEN, _WHOLE, _CALL, _SPEAKS, _TEXT, _REASONING, _NOTHING = _ADVICE
 _EXECUTED = "an action that was executed"  # the kind of all answers for which one is recorded
 
 
-def describe_last_answers(
-    run: Run, affected: Bools, otherwise: str, of_text: str | None = None
-) -> tuple[list[str], str]:
-    """Return sentences on what the last answers of rollouts hold, and what to do about the kind that most of them are.
+class Described(NamedTuple):
+    """Holds sentences on answers without an action, and what to do about the kind that most of them are."""
+
+    evidence: list[str]
+    advice: str
+    is_readable: bool = False  # True if most are whole calls that a lenient parser reads
+    tool: str = ""  # that nearly all call, most of all read, where calls of others are executed; "" for none
+
+
+def describe_last_answers(run: Run, affected: Bools, otherwise: str, of_text: str | None = None) -> Described:
+    """Describe what the last answers of rollouts hold.
 
     Args:
         run: the run that is judged.
@@ -51,21 +63,40 @@ def describe_last_answers(
         otherwise: the advice if no text is recorded, or no kind holds most of them.
         of_text: the advice if most are text without a call; None: to show one in the prompt.
     """
-    ends = _read_ends(run, run.rows.id[affected]).values()
-    kinds = Counter(kind for kind, _ in ends).most_common()
+    read = _read_ends(run, run.rows.id[affected])
+    ends, kinds = read.values(), Counter(kind for kind, _ in read.values()).most_common()
     if not kinds:
-        return [], otherwise
+        return Described([], otherwise)
     most, count = kinds[0]
     parts = ", ".join(f"{number} end with {kind}" for kind, number in kinds[:_NAMED])
     example = _quote(next(text for kind, text in ends if kind == most))
     evidence = [f"Of {len(ends)} that were read, {parts}.", *([f"One ends with: {example}"] if example else [])]
     advice = of_text if most == _TEXT and of_text else _ADVICE.get(most, otherwise)
-    return evidence, advice if count > len(ends) / 2 else otherwise
+    if 2 * count <= len(ends):
+        return Described(evidence, otherwise)
+    tool, sentences = _find_tool(run, {row: text for row, (kind, text) in read.items() if kind == most})
+    return Described(evidence[:1] + sentences + evidence[1:], advice, most == _RAW, tool)
 
 
-def describe_unparsed(run: Run, affected: Bools, otherwise: str) -> tuple[list[str], str]:
-    """Return the same as `describe_last_answers`, of the answers before the last in which no action was found, if most
-    are of one kind; and the tool that most of these call.
+def _find_tool(run: Run, refused: Mapping[int, str]) -> tuple[str, list[str]]:
+    """Return the tool that nearly all of these answers (by id) call, and a sentence; "" and none if other tools are
+    called too seldom to tell. Groups are independent: each might have called any tool as often as all rollouts do.
+    """
+    called = Counter(name[1] for text in refused.values() if (name := _NAME.search(_find_call(text))))
+    tool, count = called.most_common(1)[0] if called else ("", 0)
+    others = run.sample(run.all.step >= run.rows.steps[0], _READ).values()
+    tools = [tool_of(entry["action"]) for rollout in others for entry in rollout.actions]
+    executed, groups = Counter(filter(None, tools)), np.unique(run.rows.group[np.isin(run.rows.id, [*refused])])
+    share = (executed[tool] + count) / max(executed.total() + count, 1)
+    if count < _ALL * len(refused) or share ** len(groups) > _CHANCE:
+        return "", []
+    sentence = f"{count} of {len(refused)} such calls are of {tool}"
+    return tool, [f"{sentence}; of {executed.total():,} executed ones that were read, {executed[tool]:,}."]
+
+
+def describe_unparsed(run: Run, affected: Bools, otherwise: str) -> Described:
+    """Describe the answers before the last in which no action was found, if most are of one kind; the evidence says
+    which tool most of these call.
     """
     answers = list[tuple[str, str]]()
     for rollout in run.sample(np.isin(run.all.id, run.rows.id[affected]), _READ).values():
@@ -75,14 +106,15 @@ def describe_unparsed(run: Run, affected: Bools, otherwise: str) -> tuple[list[s
         answers += [_end({"role": "assistant", "content": text}) for text in texts]
     most, count = Counter(kind for kind, _ in answers).most_common(1)[0] if answers else ("", 0)
     if 2 * count <= len(answers):
-        return [], otherwise
+        return Described([], otherwise)
     mine = [text for kind, text in answers if kind == most]
     names = [] if most == _TEXT else [name[1] for text in mine if (name := _NAME.search(_find_call(text)))]
     called = Counter(names).most_common(1)
     tool = "".join(f"; {number} of these call {name}" for name, number in called if 2 * number > count)
     evidence = [f"Of {len(answers)} answers without an action that were read, {count} are {most}{tool}."]
     example = _quote(mine[0])
-    return evidence + [f"For example: {example}"] * bool(example), otherwise if most == _TEXT else _ADVICE[most]
+    evidence += [f"For example: {example}"] * bool(example)
+    return Described(evidence, otherwise if most == _TEXT else _ADVICE[most], most == _RAW)
 
 
 def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:
@@ -90,7 +122,7 @@ def compare_last_answers(run: Run, low: Bools, better: Bools) -> list[str]:
     nothing. Both are (N,) of the last steps; 200 of each are read.
     """
     sides = [Counter(kind for kind, _ in _read_ends(run, run.rows.id[side]).values()) for side in (low, better)]
-    most = max((_NOTHING, _REASONING, _UNNAMED, _BROKEN, _CALL, _SPEAKS), key=sides[0].__getitem__)
+    most = max((_NOTHING, _REASONING, _UNNAMED, _RAW, _BROKEN, _CALL, _SPEAKS), key=sides[0].__getitem__)
     (mine, others), sizes = ([counts[most] for counts in sides], [counts.total() for counts in sides])
     if min(sizes) < _FEW or mine < _OFTEN * sizes[0] or others / sizes[1] > _RARER * mine / sizes[0]:
         return []
@@ -153,11 +185,12 @@ def _quote(text: str) -> str:
 
 
 def _end(message: Mapping[str, Any]) -> tuple[str, str]:
-    """Return the kind and the text, without its reasoning, of an answer."""
+    """Return the kind and the text of an answer, without its reasoning, with the last call that is stored apart."""
     text, calls = last_text([message]), message.get("tool_calls")
     if calls:
         functions = [call.get("function") for call in calls if isinstance(call, dict)]
-        return _worst(_kind_of_call(function) for function in functions), text
+        written = f"{text}\n{orjson.dumps(functions[-1]).decode()}" if functions else text
+        return _worst(_kind_of_call(function) for function in functions), written
     if not text.strip():
         content = message.get("content")
         is_cut = isinstance(content, str) and bool(content.strip())
@@ -179,7 +212,12 @@ def _kind_of_json(source: str) -> str:
     try:
         return _kind_of_call(orjson.loads(source))
     except orjson.JSONDecodeError:
+        pass
+    try:
+        kind = _kind_of_call(orjson.loads(source.translate(_BREAKS)))
+    except orjson.JSONDecodeError:
         return _BROKEN
+    return _RAW if kind == _WHOLE else kind
 
 
 def _kind_of_call(call: Any) -> str:

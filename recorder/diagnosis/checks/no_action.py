@@ -41,6 +41,7 @@ _BY_TOOLS = 0.5  # of the rollouts that act [ours]
 _EMPTY, _LOST = 0.05, 0.1  # of the rollouts [ours]
 _HAD = 0.8  # of the rollouts had the form before [ours]
 _RARER = 0.5  # of the share since a step: then the policy acted before it [ours]
+_LASTS = 0.75  # of the share in the first quarter of the steps: then training does not overcome it [ours]
 _TENTH = 0.1  # of the loss: so much is worth a card, however few turns it was [ours]
 
 
@@ -97,21 +98,25 @@ def _check_unparsed(run: Run) -> Outcome:
         where |= {fallback.where: sent > 0}
     is_last, began = ended.sum() >= bad.sum() / 2, above(run.all.by_step(trend), limit)
     of_text = _advise_policy(run, trend, began["since_step"])
-    evidence, advice = (
+    said = (
         describe_last_answers(run, ended, advice, of_text)
         if is_last
         else describe_unparsed(run, bad, of_text or advice)
     )
+    first, last = run.all.step <= run.all.steps[len(run.all.steps) // 4], run.all.step >= rows.steps[0]
+    early, late = (mean(np.asarray(trend[of], float)) or 0.0 for of in (first, last))
+    is_refused = said.is_readable or (said.tool != "" and began["since_step"] == run.all.steps[0])
     return Card(
         id="parse_failures",
-        title=title,
+        title=f"{title}, mostly calls of {said.tool}" if said.tool else title,
         cost=max(part, whole),
-        evidence=(f"{int(bad.sum())} of {len(rows)} rollouts are affected.", more, *evidence),
-        suggestion=advice,
+        evidence=(f"{int(bad.sum())} of {len(rows)} rollouts are affected.", more, *said.evidence),
+        suggestion=said.advice,
         where=links.selecting(rows.id, bad, where),
         is_part=part >= whole,
         **began,
         own=bad,
+        is_setup=is_refused and late >= _LASTS * early,
     )
 
 
@@ -172,7 +177,7 @@ def _check_idle(run: Run) -> Outcome:
     part, whole = run.cost_of("never_submitted"), contrast.cost(run, ended)
     began = above(run.all.by_step(every), limit)
     of_text = _advise_policy(run, every, began["since_step"])
-    evidence, advice = describe_last_answers(
+    evidence, advice, *_ = describe_last_answers(
         run, ended, "Open some. If their answers hold a call, the parser expects another form; if not, "
         f"{'this is what the policy learned' if of_text else 'show an action in the prompt'}.", of_text,
     )  # fmt: skip
@@ -285,7 +290,11 @@ PARSE_FAILURES = check(
     "Parse failures",
     f"Share of turns whose answer gave no action, and was not truncated, above {_SHARE:.0%}; or the same share of "
     f"rollouts that end so, or {_TENTH:.0%} of the lost reward. If most actions that do not occur in the answer before "
-    f"them are one and the same, and {OCCUR:.0%} of the others occur in theirs, the loop sent it in place of one.",
+    f"them are one and the same, and {OCCUR:.0%} of the others occur in theirs, the loop sent it in place of one. "
+    "It is a fault of the set-up if most of such answers are whole calls but for raw line breaks in strings; or "
+    "if nearly all are calls of one tool from the "
+    f"first step on, beyond chance; and if their share is at least {_LASTS:.0%} of that in the first quarter of the "
+    "steps.",
     needs("actions, as record(parse=...) finds them", lambda run: _failures(run.rows, fallback_of(run.rows)) >= 0),
     _check_unparsed,
     source="evalscope's budget, verl PR 7697",

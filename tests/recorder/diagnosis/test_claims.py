@@ -910,6 +910,7 @@ def figures(case: Case, it: Rollout) -> dict[str, float]:
         "solved (share)": is_solved(case, it),
         "turn limit (share)": float(out_of_turns(it)),
         "truncated (share)": float(it.stop == "length"),
+        "no action parsed (share)": float(it.turns[-1].action is None and it.stop == "no_action"),
     }
 
 
@@ -1568,6 +1569,8 @@ SPEAKS = "an answer that writes a tool's or a user's turn"
 KINDS = {
     **dict.fromkeys(("<tool_response>", "\nUser:", "<|im_start|>"), SPEAKS),
     '{"tool"': 'a call without "name"', '"name": "look_up", "arguments": {"item": ': "a call whose JSON is broken",
+    **dict.fromkeys(('": "src/', '"SELECT '), "a whole call with raw line breaks in its strings"),
+    '"open_page"': "a whole call", '"}\n</tool_call>': "a call whose JSON is broken",
     "\nAction: open[": "a call in another form", "<function=": "a call in another form",
 }  # fmt: skip
 
@@ -1586,6 +1589,21 @@ def kinds_read(rollouts: Iterable[Rollout]) -> Counter[str]:
 def last_answers(case: Case, *said: Any) -> tuple[Any, ...]:
     counts = kinds_read(it for it, is_own in case.of_card() if is_own)
     return str(counts.total()), *(it for kind in said[2::2] for it in (kind and str(counts[kind]), kind))
+
+
+def refused_calls(case: Case, *said: str) -> tuple[str, ...]:
+    """Count the refused calls of the tool that is told, and the executed calls of 200 rollouts."""
+    refused = [it.turns[-1] for it in sample([it for it, is_own in case.of_card() if is_own], 200)]
+    executed = [turn.action["name"] for it in sample(case.last, 200) for turn in it.turns if turn.action is not None]
+    calls = sum(f'"name": "{said[2]}"' in turn.text and turn.action is None for turn in refused)
+    return str(calls), str(len(refused)), said[2], f"{len(executed):,}", str(executed.count(said[2]))
+
+
+def refused_tool(case: Case, tool: str | None) -> str | None:
+    """Return the tool if most of the last answers of the card's rollouts call that, and were not executed."""
+    last = [it.turns[-1] for it, is_own in case.of_card() if is_own]
+    calls = sum(f'"name": "{tool}"' in turn.text and turn.action is None for turn in last)
+    return tool and (tool if 2 * calls > len(last) else "none")
 
 
 def unparsed_answers(case: Case, *said: str) -> tuple[str, ...]:
@@ -1934,9 +1952,13 @@ COUNTS: dict[str, Count] = {
     ),
     "# of rollouts never act in their environment": lambda c, _: (c.share(lambda it: not actions(it)),),
     "# of rollouts with {an environment never act in it|tools never call one}": never_acting,
-    "No action is found in # of the model's answers": lambda c, _: (
-        percent(sum(map(unparsed, c.last)) / sum(len(it.turns) for it in c.last)),
+    "No action is found in # of the model's answers[, mostly calls of #]": lambda c, _, tool: (
+        percent(sum(map(unparsed, c.last)) / sum(len(it.turns) for it in c.last)), refused_tool(c, tool),
     ),
+    "No action is found in the last answer of # of rollouts[, mostly calls of #]": lambda c, _, tool: (
+        c.share(lambda it: it.turns[-1].action is None and not is_cut(it)), refused_tool(c, tool),
+    ),
+    "# of # such calls are of #; of # executed ones that were read, #.": refused_calls,
     "# of rollouts end with such an answer; # have 3+ in a row.": lambda c, *_: (
         c.share(lambda it: it.turns[-1].action is None and not is_cut(it)), c.share(lambda it: streak(it) >= 3),
     ),
@@ -2298,7 +2320,22 @@ def early_answers(case: Case, part: str, whole: str) -> tuple[str, str]:
     return about(part, whole, fmean(given(it) == same_answer(case) for it in first))
 
 
+def near_answers(case: Case, *said: str) -> tuple[str, ...]:
+    """Count the wrong numbers that count, and those of the same groups that do not: all within a share, and as near."""
+    far = {id(it): abs(float(given(it)) / float(right(it)) - 1) for it in case.last}
+    paid = [it for it in case.last if contradicts(case, it) and case.solved(it)]
+    places = {(it.step, it.group) for it in paid}
+    rest = [it for it in case.last if contradicts(case, it) and not case.solved(it) and (it.step, it.group) in places]
+    most = max(far[id(it)] for it in paid)
+    is_within = most <= float(said[1].rstrip("%")) / 100 <= most + 0.001
+    as_near = sum(far[id(it)] <= most for it in rest)
+    return f"{len(paid):,}", said[1] if is_within else str(most), f"{len(rest):,}", str(as_near)
+
+
 COUNTS |= {
+    "# that count are within # of their reference; of # wrong ones in the same groups that do not count, #.": (
+        near_answers
+    ),
     "# of # answers that contradict their reference count as right": lambda c, *_: of_answers(
         c, lambda it: contradicts(c, it), counts=True
     ),

@@ -13,6 +13,8 @@ from tests.faults.columns import diagnosed
 from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
 
+RAW = "a whole call with raw line breaks in its strings"
+BROKEN = "a call whose JSON is broken"
 SPEAKS = "an answer that writes a tool's or a user's turn"
 
 
@@ -25,6 +27,11 @@ SPEAKS = "an answer that writes a tool's or a user's turn"
         ({"content": "<tool_call>" + "[" * 100_000}, "a call whose JSON is broken"),
         ({"content": '<tool_call>{"name": "look"}</tool_call>'}, "a whole call"),
         ({"content": "", "tool_calls": [{"function": {"name": "look"}}]}, "a whole call"),
+        ({"content": '<tool_call>{"name": "edit", "arguments": {"new": "a\n\tb"}}</tool_call>'}, RAW),
+        ({"content": '<tool_call>{"name": "edit", "arguments": {"new": "a\nb"}</tool_call>'}, BROKEN),
+        ({"content": '<tool_call>{"tool": "edit", "arguments": {"new": "a\nb"}}</tool_call>'}, 'a call without "name"'),
+        ({"content": '<tool_call>\n{"name": "edit",\n"arguments": {"at": NaN}}</tool_call>'}, BROKEN),
+        ({"content": "", "tool_calls": [{"function": {"name": "edit", "arguments": '{"new": "a\nb"}'}}]}, RAW),
         ({"content": "Thought: I look.\nAction: look[door]"}, "a call in another form"),
         ({"content": "<tool_call><function=look></function></tool_call>"}, "a call in another form"),
         ({"content": '<tool_call>{"name": </tool_call> <tool_call>{"name": "look"}</tool_call>'}, "a whole call"),
@@ -81,6 +88,24 @@ def test_the_prompt_is_to_be_changed_only_where_it_never_led_to_actions(fault: s
     assert made is not None
     (card,) = [it for it in diagnosed(made()).report.cards if it.id == "never_acted"]
     assert card.suggestion.startswith(said)
+
+
+@pytest.mark.parametrize(
+    ("fault", "tool", "is_setup"),
+    [
+        ("refused calls: edits", "edit_file", True),
+        ("refused calls: queries", "", True),  # there is no other tool
+        ("refused calls: unknown tool", "open_page", True),
+        ("broken calls: unlearned", "edit_file", False),
+        ("broken calls: all tools", "", False),
+    ],
+)
+def test_calls_that_a_parser_should_read_are_a_fault_of_the_setup(fault: str, tool: str, *, is_setup: bool) -> None:
+    made = next(it.made for it in FAULTS if it.id == fault)
+    assert made is not None
+    report = diagnosed(made()).report
+    assert (report.cards[0].is_setup, report.verdict.id) == (is_setup, "setup" if is_setup else "improving")
+    assert report.cards[0].title.partition(", mostly calls of ")[2] == tool
 
 
 def test_answers_that_were_parsed_before_are_the_policys() -> None:
