@@ -13,7 +13,7 @@ from logs_ui.recorder.analysis.diagnosis_columns import RunColumns
 from logs_ui.recorder.audit.finding import Audited
 from logs_ui.recorder.audit.recorded_run import Gathering
 from logs_ui.recorder.audit.run_audit import audit_rows
-from logs_ui.recorder.audit.token_faults import Sources
+from logs_ui.recorder.audit.token_faults import TOKEN_CHECKS, Sources
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome
 from logs_ui.recorder.diagnosis.card import Run as DiagnosedRun
@@ -28,6 +28,7 @@ from logs_ui.recorder.vocabulary import Lack, Mode, SourceKind
 _METHOD = re.compile(r"^(?: {4}|\t)(?:async )?def ([a-z]\w*)\(", re.MULTILINE)
 _NO_TOOLS = {"reset", "get_reward", "step", "state", "close"}
 _NEWEST = 256  # rollouts that a diagnosis has audited: about a quarter of a second
+_MASKS = 0.5  # of the rollouts whose environment's tokens are to be masked [ours]
 _OTHERWISE = {"advantage", "groups_mixed"}  # no fault that is known, and one that the check of groups finds
 
 
@@ -97,9 +98,12 @@ def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:
         is_unexplained = any(finding.id == "advantage" for finding in audited.findings)
         why = "Advantages follow from the rewards in no way that was tried" if is_unexplained else "No rollout differs"
         rows = diagnosed.rows
-        needed = next((check.lacking for check in audited.checks if check.check.name == "Mask"), "")
-        if needed and ((rows.turns > 1) & (rows.facts["env_steps"] > 0) & np.isfinite(rows.env_tokens)).any():
-            return NotJudged(f"The mask was not compared: that needs {needed}. {why}. {compared}")
+        masks = next(check.rows for check in audited.checks if check.check.name == "Mask")
+        in_need = (rows.turns > 1) & (rows.facts["env_steps"] > 0) & np.isfinite(rows.env_tokens)
+        if masks < _MASKS * in_need.mean() * count:
+            extent = f"compared in {masks:,} rollouts only" if masks else "not compared"
+            needed = TOKEN_CHECKS["Mask"].lacking
+            return NotJudged(f"The mask was {extent}: that needs {needed}. {why}. {compared}")
         return NotJudged(f"{why}. {compared}") if is_unexplained else Below(f"{why}. {compared}")
     first, *others = findings
     return Card(

@@ -58,7 +58,9 @@ def _inserted(recorded: Recorded) -> str:
 
 def _masked(recorded: Recorded) -> str:
     whole = sum(token.is_masked for token in recorded.tokens)
-    return f"Rollouts with whole answers left out by the mask: {whole:,}." * (whole > 0)
+    unknown = sum(bool(token.faults) and "Mask" not in token.faults for token in recorded.tokens)
+    note = f"Rollouts with whole answers left out by the mask: {whole:,}. " * (whole > 0)
+    return (note + f"Rollouts whose mask could not be compared: {unknown:,}." * (unknown > 0)).rstrip()
 
 
 def _drift(recorded: Recorded) -> str:

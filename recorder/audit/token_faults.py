@@ -43,7 +43,9 @@ TOKEN_CHECKS = {
     ),
     "Mask": TokenCheck(
         "The mask, and which tokens the recorded generations sampled; a rollout function may leave out whole answers. "
-        "Without recorded ids, numbers of tokens are compared: it is a fault if more tokens are trained on than were "
+        "Without recorded ids it is a fault if the mask includes an observation that stands alone, or right behind its "
+        "answer, and has more or fewer pieces than there are answers. "
+        "Then numbers of tokens are compared: it is a fault if more tokens are trained on than were "
         "sampled, and these are observations (without a tokenizer: are enough to hold the observations).",
         "exact; of numbers 2 tokens per turn", "token ids, or numbers of tokens, of the generations",
         {"mask_length": "There are more or fewer mask values than ids",
@@ -91,7 +93,8 @@ _ROUNDED = 1e-3
 _ENDS, _MARKUP, _DENSE, _MORE = 2, 8, 8, 0.1
 _STOPS = {"stop", "stop_strings", "stop_token_ids"}  # sampling parameters that end an answer without an end token
 _ROLE = re.compile(r"^(?:system|user|assistant|developer)")
-_PIECE, _SHORT = 10, 4  # characters of an end of a prompt, and those that may be all of it that is left
+_PIECE, _SHORT = 10, 4  # characters of an end of a prompt or of an observation, and those that may be all that is left
+_GAP = 20  # characters of the roles between an answer and its observation [ours]
 _TAGS, _SPACES = re.compile(r"<[^<>]*>"), re.compile(r"\s+")
 # As transformers cleans up what tokenizers decode, where a tokenizer asks for it.
 _CLEANED = re.compile(r" ([.?!,]|n't|'m|'s|'ve|'re)| (') ")
@@ -229,6 +232,10 @@ def _look_at_samples(
 
 def _look_at_counts(rollout: Rollout, tokens: Tokens, generations: Sequence[Any], sources: Sources, seen: Seen) -> None:
     """Find what is trained on beyond the turns' numbers of tokens; that is a fault if the environment said it."""
+    if tokens.mask is not None and (inserted := _count_observed(rollout, tokens, sources)):
+        seen.trained, seen.inserted = int(tokens.mask.sum()), inserted
+        seen.faults["Mask"] = ["mask_inserted"]
+        return
     counts = [generation["tokens"] for generation in generations if "tokens" in generation]
     if len(counts) < max(rollout.row.turns or 0, 2):
         return  # of a single answer nothing is to be masked
@@ -239,6 +246,26 @@ def _look_at_counts(rollout: Rollout, tokens: Tokens, generations: Sequence[Any]
     elif more > 0 and _holds_observations(rollout, ids, more, sources, is_masked=tokens.mask is not None):
         seen.trained, seen.inserted = len(ids), more
         seen.faults["Mask"] = ["mask_missing" if tokens.mask is None else "mask_inserted"]
+
+
+def _count_observed(rollout: Rollout, tokens: Tokens, sources: Sources) -> int:
+    """Return how many tokens of observations a mask includes that splits the completion into more pieces than there are
+    answers, where a piece is an observation; or into fewer, where one follows its answer within a piece.
+    """
+    turns, heard = rollout.row.turns or 0, dict[str, tuple[str, str]]()
+    if tokens.mask is None or sources.tokenizer is None or not turns:
+        return 0
+    for entry in rollout.own_actions:
+        if len(bare := _bare(text := observed_text(entry["observation"]) or "")) >= _PIECE:
+            heard[bare] = text, re.escape(_bare(entry["text"] or ""))
+    cuts = np.flatnonzero(np.diff(tokens.mask)) + 1
+    split = zip(np.split(tokens.completion_ids, cuts), np.split(tokens.mask, cuts), strict=True)
+    pieces = [_bare(sources.decode(ids, bare=True)) for ids, mask in split if mask[0] == 1]
+    found = [heard[piece][0] for piece in pieces if piece in heard] * (len(pieces) > turns)
+    for bare, (text, said) in heard.items() if len(pieces) < turns else ():
+        is_behind = re.compile(f"{said}.{{,{_GAP}}}{re.escape(bare)}").search
+        found += [text] * (len(said) >= _PIECE and any(map(is_behind, pieces)))
+    return sum(len(sources.tokenizer.encode(text, add_special_tokens=False).ids) for text in found)
 
 
 def _holds_observations(rollout: Rollout, ids: Any, more: int, sources: Sources, *, is_masked: bool) -> bool:

@@ -38,10 +38,12 @@ def uncounted(_: str) -> None:
 
 def play(
     db: Path, mask: str, *, count: Count = sampled, tokenizer: Any = BYTES, heard: str = "north {}, south 12",
-    calls: int = 3, is_inserted: bool = True,
+    calls: int = 3, is_inserted: bool = True, thought: str = "",
 ) -> str:  # fmt: skip
     """Record 32 rollouts that call a tool, and then answer. The tokens between answers are `mask`: "none" is given,
-    "right" leaves them out, "ones" includes them; without `is_inserted` they are not among the ids.
+    "right" leaves them out, "ones" includes them, "second" includes those of the second call's observation, and
+    "message" those around it, too; without `is_inserted` they are not among the ids. The model's ids begin with a
+    thought, of what it was told before, that its texts lack.
     """
     with start_run("tables", db=db, tokenizer=tokenizer) as run:
         for number in range(32):
@@ -49,17 +51,21 @@ def play(
             with run.rollout(
                 task, task=task, step=1 + number // 8, group=str(number // 4), generation=number % 4
             ) as row:
-                ids, marks = list[int](), list[int]()
+                ids, marks, told = list[int](), list[int](), ""
                 for call in range(calls):
-                    said, told = CALL.format(10 * number + call), heard.format(100 + call)
+                    said, before, told = CALL.format(10 * number + call), told, heard.format(100 + call)
                     row.turn(said, finish="stop", action={"table": call}, observation=told, tokens=count(said))
-                    between = f"\n<|user|>\n<tool_response>\n{told}\n</tool_response>\n<|assistant|>\n" * is_inserted
-                    ids += encode(said + between)
-                    marks += [1] * sampled(said) + [0] * sampled(between)
+                    parts = ["\n<|user|>\n<tool_response>\n", told, "\n</tool_response>\n<|assistant|>\n"]
+                    parts = [part * is_inserted for part in parts]
+                    thinks = thought.format(before)
+                    ids += encode(thinks + said + "".join(parts))
+                    marks += [1] * sampled(thinks + said)
+                    is_part = {"second": (0, 1, 0), "message": (1, 1, 1)}.get(mask if call == 1 else "", (0, 0, 0))
+                    marks += [mark for mark, part in zip(is_part, parts, strict=True) for _ in encode(part)]
                 end = f"It is {number}, as the table says."
                 row.turn(end, finish="stop", tokens=count(end))
                 ids, marks = ids + encode(end), marks + [1] * sampled(end)
-                row.tokens(encode(task), ids, mask={"none": None, "right": marks, "ones": [1] * len(marks)}[mask])
+                row.tokens(encode(task), ids, mask={"none": None, "ones": [1] * len(marks)}.get(mask, marks))
             row.score(float(number % 3 == 0))
     return str(run.id)
 
@@ -78,8 +84,14 @@ def read(db: Path, uid: str) -> tuple[list[str], int]:
         ("none", {"heard": "{}"}, "mask_missing"),
         ("none", {"tokenizer": None, "heard": "count {} mean 12.5 std 3.1 min 0 max 77"}, "mask_missing"),
         ("ones", {"calls": 1}, "mask_inserted"),
+        ("second", {}, "mask_inserted"),
+        ("second", {"count": uncounted}, "mask_inserted"),
+        ("second", {"heard": "CREATE TABLE t{} (\n  id INTEGER\n);", "thought": "<think>I was told {}.</think>"},
+         "mask_inserted"),
+        ("message", {}, "mask_inserted"),
+        ("message", {"count": words}, "mask_inserted"),
     ],
-)
+)  # fmt: skip
 def test_tokens_that_no_turn_counted_are_those_of_tools(db: Path, mask: str, more: dict[str, Any], named: str) -> None:
     uid = play(db, mask, **more)
     assert read(db, uid) == ([named], 32)
@@ -101,12 +113,30 @@ def test_tokens_that_no_turn_counted_are_those_of_tools(db: Path, mask: str, mor
         ("none", {"count": words, "is_inserted": False}, 0),
         ("none", {"count": words, "calls": 0, "tokenizer": None}, 0),
         ("none", {"count": uncounted}, 0),
+        # Thoughts that quote what was observed, and that the recorded texts and numbers lack.
+        ("right", {"thought": "<think>{}</think>"}, 0),
+        ("right", {"thought": "<think>{}</think>", "count": uncounted}, 0),
+        ("right", {"thought": "{}", "count": words}, 0),
     ],
 )
 def test_a_mask_that_fits_or_cannot_be_told_is_no_fault(
     db: Path, mask: str, more: dict[str, Any], compared: int
 ) -> None:
     assert read(db, play(db, mask, **more)) == ([], compared)
+
+
+def test_how_many_masks_could_be_compared_is_told(db: Path) -> None:
+    """Words are counted of most answers."""
+    counts = iter([*[sampled] * 16, *[words] * 112])
+
+    def count(text: str) -> int | None:
+        return next(counts)(text)
+
+    uid = play(db, "right", count=count, calls=3)
+    report = typed("audit", uid, "--db", db).stdout
+    assert "Mask: 4 rollouts compared, none differs. Rollouts whose mask could not be compared: 28." in report
+    (said,) = (check.said for check in diagnose(uid, db=db).checked if check.id == "arithmetic")
+    assert said.startswith("The mask was compared in 4 rollouts only: ")
 
 
 @pytest.mark.parametrize(
