@@ -5,9 +5,11 @@ that have few groups in the last steps. Answers are compared in a plain form: on
 letters and digits.
 """
 
+import math
 import re
 from collections import Counter
 from collections.abc import Sequence
+from fractions import Fraction
 from typing import Any
 
 import numpy as np
@@ -32,7 +34,7 @@ from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.places import list_parts
 from logs_ui.recorder.diagnosis.references import bare, kind_of, plain, reference_column, tell_lack
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
-from logs_ui.recorder.diagnosis.wording import listed, percent
+from logs_ui.recorder.diagnosis.wording import exact_percent, listed, percent
 
 _DISTINCT = 3  # references that differ [ours]
 _READ = 0.5  # of the rollouts that count have an answer that is read: else those that are read are special [ours]
@@ -40,6 +42,7 @@ _EQUAL = 0.2  # of the answers equal their reference: else the column may be som
 _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right, or of those that do; of the right ones do not [ours]
 _EMPTY, _NONE = 0.05, 0.02  # of the rollouts have no reference; of these count, at most [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
+_NEAR, _NEARLY_ALL = 0.15, 0.9  # of the reference; of the wrong answers that count, or that are as near [ours]
 _CANDIDATES = re.compile(r"[,;]\s|\s/\s|\b(?:either|or|and)\b", re.IGNORECASE)
 _EITHER = re.compile(r"\s/\s|\bor\b", re.IGNORECASE)  # without, one of two may be a detail, as in Paris, France
 
@@ -181,13 +184,16 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
             f"Of the right ones that do not count, {len(others):,} are written otherwise than the reference: {example}."
         )
     is_missed = findings[0][0].endswith("do not count as right")
+    sentences += (tolerance := [] if len(findings) > 1 or is_missed else _tell_tolerance(answers, wrong))
     since, over_time = _compare_over_time(read_spread(run, answers.column)) if is_missed else ({}, [])
     return Card(
         id="final_answers",
         title=findings[0][0],
         cost=contrast.spread(run) * float((paid | missed).mean()),
         evidence=(tell_reading(answers), *(f"{title}." for title, _ in findings[1:]), *sentences, *over_time),
-        suggestion="Let the reward function compare values, not texts: it refuses answers that have the reference's "
+        suggestion="Compare the reward function's tolerance of numbers with the one that you want."
+        if tolerance
+        else "Let the reward function compare values, not texts: it refuses answers that have the reference's "
         "value in another notation."
         if is_notation
         else "Look at what changed in the reward function, or in what that calls, at this step."
@@ -199,6 +205,24 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
         is_setup=True,
         is_loss=False,
     )
+
+
+def _tell_tolerance(answers: Answers, wrong: Bools) -> list[str]:
+    """Return a sentence if nearly all wrong answers that count are numbers near their reference, and in the same groups
+    hardly any that are as near do not.
+    """
+    distance = np.full(len(wrong), np.inf)
+    for row in np.flatnonzero(answers.is_other_number):
+        given, true = Fraction(answers.answer[row]), Fraction(answers.reference[row])
+        distance[row] = abs(given - true) / abs(true) if true else np.inf
+    paid, near = wrong & answers.solved, wrong & answers.solved & (distance <= _NEAR)
+    most = math.ceil(1_000 * distance[near].max(initial=0.0)) / 1_000
+    beside = wrong & ~answers.solved & np.isin(answers.rows.group, answers.rows.group[near])
+    as_near = beside & (distance <= most)
+    if near.sum() < _NEARLY_ALL * paid.sum() or near.sum() < _NEARLY_ALL * (near | as_near).sum():
+        return []
+    others = f"of {beside.sum():,} wrong ones in the same groups that do not count, {as_near.sum():,}"
+    return [f"{near.sum():,} that count are within {exact_percent(most)} of their reference; {others}."]
 
 
 def _compare_over_time(spread: Answers) -> tuple[dict[str, Any], list[str]]:
@@ -267,7 +291,9 @@ DIAGNOSTIC = check(
     f"(4) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
     f"count as right, in {ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
     f"{ENOUGH} groups or more most answers are right and none counts as right ({SPREAD} rollouts of all steps say "
-    f"since when). Only if at least {_EQUAL:.0%} of all answers equal their reference. "
+    f"since when). If {_NEARLY_ALL:.0%} of the wrong answers that count are within {_NEAR:.0%} of their reference, and "
+    "hardly any others of their groups are as near, the advice is to compare the grader's tolerance. "
+    f"Only if at least {_EQUAL:.0%} of all answers equal their reference. "
     f"(5) {wrong_references.DEFINITION} "
     f"(6) At least {_SAME:.0%} of the rollouts give one answer: at least twice the share of rollouts whose reference "
     "it is, and at least twice its share in the first fifth of the run.",
