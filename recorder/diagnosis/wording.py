@@ -11,7 +11,7 @@ def figure(value: float | None) -> str:
     """Return a short number, with U+2212 for minus; "unknown" for None and NaN."""
     if value is None or math.isnan(value):
         return "unknown"
-    return (f"{value:,.0f}" if 100 <= abs(value) < 1e9 else f"{value:.3g}").replace("-", "\u2212")
+    return (f"{value:z,.0f}" if 100 <= abs(value) < 1e9 else f"{value:z.3g}").replace("-", "\u2212")
 
 
 def percent(share: float) -> str:

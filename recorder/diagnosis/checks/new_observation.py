@@ -38,8 +38,9 @@ _COVERED = 0.75  # of the rollouts of the groups that have it [ours]
 _FIRST = 1  # percentile of the steps at which an observation occurs that counts as its first [ours]
 _UNCHANGING = -1  # the key of whatever text is most of what a rollout hears
 _NEAR = 2  # steps: observations that began together are one finding
+_CALLS = re.compile(r"Traceback \(most recent call last\):.*\n(?=[\w.]+(?:Error|Exception)\b)", re.DOTALL)
 _DIGITS = re.compile(r"\w*\d\w*")
-_SHOWN, _MORE = 80, "\u2026"  # characters
+_SHOWN, _MORE, _TRACE = 80, "\u2026", "Traceback \u2026 "  # characters
 _INVENTED, _COMMON = 0.1, 0.05  # of the rollouts hold an invented one; hear what begins so [ours]
 _FIRST_READ, _FEW, _MOST_READ = 100, 5, 1_000  # rollouts: read first; of them with one, to read more; of either part
 _LABELLED = re.compile(
@@ -368,16 +369,19 @@ def _key(observation: Any) -> int | None:
 
 def _quote(read: Sequence[Texts], key: int) -> str:
     """Return the first observation of that key, in quotation marks: as far as all of them that were read begin alike
-    but for numbers; words for one without text.
+    but for numbers; the most frequent exception of tracebacks; words for one without text.
     """
     every = (action.get("observation") for texts in read for action in texts.actions)
-    heard = [" ".join((observed_text(observation) or "").split()) for observation in every if _key(observation) == key]
-    text = next(iter(heard), "")
+    texts = [_CALLS.sub(_TRACE, observed_text(told) or "") for told in every if _key(told) == key]
+    heard = [" ".join(text.split()) for text in texts]
+    text, more = next(iter(heard), ""), ""
     words = [_DIGITS.sub("0", line).split() for line in heard]
     alike = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))))
-    if 0 < alike < len(text.split()):
+    if text.startswith(_TRACE):
+        text, more = Counter(heard).most_common(1)[0][0], " or another exception" * (len(set(heard)) > 1)
+    elif 0 < alike < len(text.split()):
         text = " ".join(text.split()[:alike]) + _MORE
-    return f"\u201c{text if len(text) <= _SHOWN else text[:_SHOWN] + _MORE}\u201d" if text else "An empty text"
+    return f"\u201c{text if len(text) <= _SHOWN else text[:_SHOWN] + _MORE}\u201d{more}" if text else "An empty text"
 
 
 DIAGNOSTIC = check(

@@ -56,8 +56,9 @@ def _check(run: Run) -> Outcome:
         return NotJudged("In fewer than five groups did rollouts of one machine meet those of another.")
     if not worse:
         lowest = min(beside, key=lambda entry: entry.difference.value)
+        count = sum(entry.column == lowest.column for entry in beside)  # ranks and their hosts are the same machines
         return Below(
-            f"Of {len(beside)} machines {lowest.name} does worst beside {lowest.others}: "
+            f"Of {count} machines {lowest.name} does worst beside {lowest.others}: "
             f"{figure(lowest.difference.value)} (threshold {figure(-least)}, beyond chance)."
         )
     # Of ranks and the hosts that they are on, those that are at fault differ most.

@@ -9,7 +9,8 @@ import pytest
 from logs_ui.recorder.action_text import observation_key
 from logs_ui.recorder.diagnosis import Report, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
-from logs_ui.recorder.diagnosis.checks.new_observation import _find_invented
+from logs_ui.recorder.diagnosis.checks.new_observation import _find_invented, _key, _quote
+from logs_ui.recorder.diagnosis.wording import figure
 from tests.recorder.diagnosis.test_diagnosis import card, rows_of
 
 COUNT = 480
@@ -121,3 +122,22 @@ def test_a_labelled_line_that_begins_as_usual_and_was_not_heard_is_invented(answ
     said = [("user", "Go."), ("assistant", "I go."), ("user", "You see a door. It is red."), ("assistant", answer)]
     texts = Texts([{"role": role, "content": content} for role, content in said], ())
     assert bool(_find_invented({1: texts}, {"You see a"})) is is_invented
+
+
+@pytest.mark.parametrize(
+    ("last", "quoted"),
+    [
+        (["ModuleNotFoundError: No module named 'numpy'"] * 3, "ModuleNotFoundError: No module named 'numpy'\u201d"),
+        (["KeyError: 'a'", "numpy.Error: b", "numpy.Error: b"], "numpy.Error: b\u201d or another exception"),
+    ],
+)
+def test_of_tracebacks_the_exception_is_quoted(last: list[str], quoted: str) -> None:
+    before = 'Traceback (most recent call last):\n  File "cell_0.py", line 1, in <module>\n    import it\n'
+    texts = [Texts([], [{"turn": 1, "action": "run", "observation": f"{before}{line}\n"}]) for line in last]
+    (key,) = {_key(text.actions[0]["observation"]) for text in texts}
+    assert key is not None
+    assert _quote(texts, key) == f"\u201cTraceback \u2026 {quoted}"
+
+
+def test_a_rounded_nothing_has_no_sign() -> None:
+    assert [figure(value) for value in (-0.0, 0.0, -0.25)] == ["0", "0", "\u22120.25"]
