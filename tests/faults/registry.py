@@ -23,6 +23,7 @@ from tests.faults import (
     rewarding,
     rewarding_trained,
     sharing,
+    swapping,
 )
 
 FAULTS: tuple[Fault, ...] = (
@@ -47,6 +48,7 @@ FAULTS: tuple[Fault, ...] = (
     *habits.FAULTS,
     *mixing.FAULTS,
     *refusing.FAULTS,
+    *swapping.FAULTS,
 )
 
 UNEXPLAINED: tuple[Fault, ...] = (
