@@ -3,6 +3,7 @@
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, NotJudged, Outcome, Run, check, needs, quiet
+from logs_ui.recorder.diagnosis.checks.mixed_completions import DEFINITION, find_mixed
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import percent
@@ -87,6 +88,8 @@ def _check(run: Run) -> Outcome:
         is_swapped[:] = False
     share = float((odd | is_swapped).mean())
     if share <= run.threshold("wiring", 0.0):
+        if (card := find_mixed(run)) is not None:
+            return card
         if np.bincount(rows.group).max() < 2:
             return NotJudged("No group has two rollouts.")
         return quiet(share, "of rollouts are grouped with another prompt", run.threshold("wiring", 0.0))
@@ -168,7 +171,7 @@ DIAGNOSTIC = check(
     "At least one group has rollouts with different prompt token ids or different tasks, and not only with different "
     "first observations. Or: at least "
     f"{_SWAPPED:.0%} of rollouts share their prompt with another task, although their own task has other prompts, too, "
-    "at steps that have fewer prompts than tasks (a dataset may contain a question twice).",
+    f"at steps that have fewer prompts than tasks (a dataset may contain a question twice). {DEFINITION}",
     _missing,
     _check,
     source="TRL repeats each prompt num_generations times already",

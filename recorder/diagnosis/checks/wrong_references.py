@@ -19,13 +19,15 @@ from logs_ui.recorder.diagnosis.compared_answers import (
     tail,
     tell_reading,
 )  # fmt: skip
-from logs_ui.recorder.diagnosis.references import plain
+from logs_ui.recorder.diagnosis.outcome import DIFFICULTY
+from logs_ui.recorder.diagnosis.references import holds, plain
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, distinct, means
 from logs_ui.recorder.diagnosis.wording import listed, percent
 
 _SELDOM, _PLACES = 20, 3  # groups that a place has read at least; places of which more are read [ours]
 _LESS = 0.5  # as often solved as the run: of no other places more is read [ours]
 _HARDLY = 0.05  # of the groups of a place give most often their reference [ours]
+_MANY, _RARE = 0.4, 0.05  # of the tasks of a place agree on another answer; of the tasks elsewhere [ours]
 
 
 DEFINITION = (
@@ -37,8 +39,13 @@ DEFINITION = (
     "the number of places, of so few by chance, if answers had nothing to do with references. Where most answers and "
     f"references differ, most rollouts must agree in {OTHERS:.0%} of the groups, and so few be improbable if they "
     f"were as often right as elsewhere. If fewer than {_SELDOM} groups of a place are among those that are read, and "
-    f"its share of solved rollouts in the last steps is at most {_LESS:.0%} of the run's, its newest {_SELDOM} groups "
-    f"of all steps are read and compared likewise; so are at most {_PLACES} such places, those with the lowest shares."
+    f"its share of solved rollouts in the last or in all steps is at most {_LESS:.0%} of the run's, its newest "
+    f"{_SELDOM} groups of all steps are read and compared likewise; so are at most {_PLACES} such places, those with "
+    "the lowest shares. "
+    f"Or, if none is so, most answers to at least {_MANY:.0%} of its tasks, and {ENOUGH}, agree on another one than "
+    f"the reference, and elsewhere to at most {_RARE:.0%}, with a probability below {CHANCE:.0%}, corrected likewise; "
+    f"and they agree on any answer {OTHERS:.0%} as often as elsewhere, since answers to hard tasks scatter. "
+    "Levels of difficulty are no places here."
 )
 
 
@@ -100,14 +107,18 @@ def compare_seldom_places(
     """Return the same card for a place that has few groups among the answers, and is seldom solved in the last steps,
     by its newest groups of all steps. `places`: how many were compared already.
     """
-    won, group = run.scale.success.solved(run.rows), run.all.group
+    won, group = run.scale.success.solved(run.all), run.all.group
     is_last, is_read = (np.isin(run.all.id, rows.id) for rows in (run.rows, answers.rows))
     seldom = list[tuple[float, int, str, Ints, int]]()
     for names, codes in parts:
-        has_place, last = is_read & (codes >= 0), codes[is_last]
-        groups = distinct(codes[has_place], group[has_place], count=len(names))
-        share = means(last[last >= 0], won[last >= 0], len(names))
-        few = np.flatnonzero((groups < _SELDOM) & (share <= _LESS * won.mean())).tolist()
+        has_place, is_there = is_read & (codes >= 0), codes >= 0
+        groups, every = (distinct(codes[of], group[of], count=len(names)) for of in (has_place, is_there))
+        # Few rollouts of the last steps may do well by chance: those of all steps count, too.
+        shares = (
+            means(codes[is_there & of], won[is_there & of], len(names)) / won[of].mean() for of in (is_last, won >= 0)
+        )
+        share = np.minimum(*shares)
+        few = np.flatnonzero((every >= ENOUGH) & (groups < _SELDOM) & (share <= _LESS)).tolist()
         seldom += [(share[code], -groups[code], names[code], codes, code) for code in few]
     for _, _, name, codes, code in sorted(seldom, key=lambda place: place[:2])[:_PLACES]:
         inside = codes == code
@@ -167,7 +178,51 @@ def _find_in_places(run: Run, answers: Answers, places: list[tuple[str, Bools]],
             is_setup=True,
             is_loss=False,
         )
-    return None
+    return _find_often_wrong(run, answers, places, count)
+
+
+def _find_often_wrong(run: Run, answers: Answers, places: list[tuple[str, Bools]], count: int) -> Card | None:
+    """Return the card if in many tasks of a place most answers agree on another one than the reference, elsewhere in
+    hardly any, and answers there agree as often. `count`: of places that are compared.
+    """
+    rows, best = answers.rows, (0, "", (0, 0, 0), np.zeros(0, bool))
+    task: Ints = np.unique(np.where(rows.task < 0, len(rows.tasks) + rows.group, rows.task), return_inverse=True)[1]
+    most, first = _find_most_frequent(answers, task), np.unique(task, return_index=True)[1]
+    agrees = np.array([most.get(number, ("", False))[1] for number in range(len(first))], bool)
+    is_wrong = agrees.copy()
+    for number in np.flatnonzero(agrees).tolist():
+        row = next(row for row in np.flatnonzero(task == number) if answers.answer[row] == most[number][0])
+        given, target = answers.written[row], answers.target[row]
+        is_wrong[number] = not (answers.equal[row] or holds(given, target) or holds(target, given))
+    for name, of in places:
+        inside = of[first]
+        wrong, tasks, others, elsewhere = (
+            int(side.sum()) for side in (is_wrong & inside, inside, is_wrong & ~inside, ~inside)
+        )
+        is_varied = 2 * len({most[number][0] for number in np.flatnonzero(is_wrong & inside).tolist()}) > wrong
+        if wrong < max(ENOUGH, _MANY * tasks, best[0] + 1) or elsewhere < ENOUGH or others > _RARE * elsewhere:
+            continue
+        is_scattered = agrees[inside].mean() < OTHERS * agrees[~inside].mean() or DIFFICULTY.search(name)
+        if is_varied and not is_scattered and tail(wrong, tasks, (others + 0.5) / (elsewhere + 1)) * count <= CHANCE:
+            best = wrong, name, (tasks, others, elsewhere), is_wrong & inside
+    wrong, name, (tasks, others, elsewhere), chosen = best
+    if not wrong:
+        return None
+    examples = [
+        f"{most[number][0]} (not {answers.reference[first[number]]})" for number in np.flatnonzero(chosen).tolist()
+    ]
+    return Card(
+        id="final_answers",
+        title=f"In {name} most answers to {wrong:,} of {tasks:,} tasks agree on another one than the reference; "
+        f"elsewhere to {others:,} of {elsewhere:,}",
+        cost=contrast.spread(run) * float(chosen[task].mean()),
+        evidence=(tell_reading(answers), f"Answers to these tasks: {listed(examples)}."),
+        suggestion="Verify these references by hand first: the model may be right, or these tasks may be harder, and "
+        "most rollouts make the same mistake.",
+        **extent(run, answers, np.asarray(chosen[task], bool)),
+        is_loss=False,
+        is_least=True,
+    )
 
 
 def _find_most_frequent(answers: Answers, group: Ints) -> dict[int, tuple[str, bool]]:

@@ -2395,6 +2395,84 @@ COUNTS |= {
 }  # fmt: skip
 
 
+# --- Completions of another prompt, and references of one source
+
+
+def on_machines(place: str | None) -> Callable[[Rollout], bool]:
+    """Return what tells whether a rollout is of the machines that a title names; of all, if it names none."""
+    if place is None:
+        return lambda it: True
+    column, names = place.removeprefix("metadata.").split(" ", 1)
+    return lambda it: it.metadata[column] in re.split(", | and ", names)
+
+
+def machines_of(case: Case) -> Callable[[Rollout], bool]:
+    return on_machines((re.findall(r"^In (metadata.*?), \d", case.card.title) or [None])[0])
+
+
+def equals_another(case: Case, it: Rollout, step: int) -> bool:
+    return given(it) != right(it) and given(it) in {right(one) for one in case.run.rollouts if one.step == step}
+
+
+def mixed(case: Case, rollouts: Iterable[Rollout], *, by_words: bool) -> tuple[str, str]:
+    """Return how many completions match another task of their step, and of how many."""
+    mine = [it for it in rollouts if by_words or given(it) != right(it)]
+    hits = sum(it.is_hit if by_words else equals_another(case, it, it.step) for it in mine)
+    return str(hits), str(len(mine))
+
+
+def mixed_on(case: Case, place: str | None, *, by_words: bool) -> tuple[str | None, ...]:
+    of = machines_of(case)
+    return place, *mixed(case, filter(of, case.last), by_words=by_words)
+
+
+def mixed_elsewhere(case: Case, *_: str) -> tuple[str, str]:
+    of = machines_of(case)
+    return mixed(case, (it for it in case.last if not of(it)), by_words="words" in case.card.title)
+
+
+def mixed_before(case: Case, step: str, part: str, whole: str) -> tuple[str, ...]:
+    mine = [it for it in filter(machines_of(case), case.run.rollouts) if it.step < (case.card.since_step or 0)]
+    hits, of = mixed(case, mine, by_words="words" in case.card.title)
+    return str(case.card.since_step), *about(part, whole, int(hits) / int(of))
+
+
+def mixed_by_chance(case: Case, _: str) -> tuple[str]:
+    steps = sorted({it.step for it in case.last})
+    mine = [] if "words" in case.card.title else list(filter(machines_of(case), case.last))
+    pairs = [(it, steps[(steps.index(it.step) + shift) % len(steps)]) for it in mine for shift in range(1, 5)]
+    return (percent(fmean([0, *(equals_another(case, it, step) for it, step in pairs)])),)
+
+
+def agreed_wrong(case: Case, rollouts: Iterable[Rollout]) -> list[str]:
+    """Return for each task of which most answers agree, and not on the reference, these two; "" for other tasks."""
+    pairs = [(most_given(mine), right(mine[0])) for mine in tasks(rollouts).values()]
+    return [f"{a} (not {b})" if a not in {None, b} else "" for a, b in pairs]
+
+
+def often_wrong(case: Case, place: str, *_: str) -> tuple[str, ...]:
+    sides = ([it for it in case.last if (place_in(place)(it) == place) is side] for side in (True, False))
+    found = [agreed_wrong(case, side) for side in sides]
+    return place, *(str(it) for side in found for it in (sum(map(bool, side)), len(side)))
+
+
+COUNTS |= {
+    "[In @, ]# of # wrong answers equal the reference of another task of their step[.]": lambda c, place, *_: (
+        mixed_on(c, place, by_words=False)
+    ),
+    "[In @, ]# of # completions have more words of another prompt of their step than of their own[.]": (
+        lambda c, place, *_: mixed_on(c, place, by_words=True)
+    ),
+    "Elsewhere: # of #.": mixed_elsewhere,
+    "Before step #: # of # that were read there.": mixed_before,
+    "With tasks of other steps in their place, # of the rollouts would match another.": mixed_by_chance,
+    "In @ most answers to # of # tasks agree on another one than the reference; elsewhere to # of #": often_wrong,
+    "Answers to these tasks: @.": lambda c, text: (
+        recounted(text, {it.partition(" (")[0]: it for it in filter(None, agreed_wrong(c, c.last))}),
+    ),
+}  # fmt: skip
+
+
 # --- Prompts: the generator says which are hit, and what they lack is in their text
 
 
