@@ -49,7 +49,7 @@ from logs_ui.recorder.diagnosis.places import describe_switches, place_of
 from logs_ui.recorder.diagnosis.report import Checked, Failed, Report
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.verdict import TOO_EARLY, is_slight, of_all, verdict
+from logs_ui.recorder.diagnosis.verdict import TOO_EARLY, fades, is_slight, of_all, verdict
 from logs_ui.recorder.diagnosis.waterfall import waterfall
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
@@ -220,7 +220,7 @@ def _list_hidden(run: Run, cards: Sequence[Card], environments: Sequence[_OfEval
         judged, present = rows.where(rows.step >= report.steps[0]), run.rows.in_eval(name)
         is_rare = present.mean() < _PRESENT or present.sum() < len(judged) / 2
         least = _MUCH * (report.fall.best - float(rows.reward[np.isfinite(rows.reward)].min(initial=report.fall.best)))
-        if is_rare or card.is_of_evaluations or card.cost < least:
+        if is_rare or card.is_of_evaluations or card.cost < least or fades(run, card):
             continue
         own = np.isin(run.rows.id, judged.id if card.own is None else judged.id[card.own])
         found = replace(

@@ -28,6 +28,7 @@ _PENALTY = re.compile(r"penal|repe[at]|over(long|length)?$|too$|trunc|violat|tox
 _NOT = re.compile(r"no$|not$|non$|un|in(?!t)|invalid|wrong|bad|mis")
 _SHARED = 0.05  # of a function's rollouts that another one may score, too, if each has tasks of its own [ours]
 _TOP, _LEVELS = 0.05, 5  # share of the rollouts on the highest level; levels that are few [ours]
+_FAR_BELOW = 0.25  # of the run's mark: an eval's own, of one that never reaches the run's, is of another scale [ours]
 
 ABOVE_0 = 2 * SAME
 """The mark of a function that is named like an outcome, and gave nothing but 0 so far."""
@@ -78,15 +79,17 @@ class Success:
     def of(cls, rows: Rows, settings: Settings) -> "Success":
         """Return the definition for a run; `rows` are the rollouts of all its steps.
 
-        Evals with settings of their own, or that the run's definition says nothing of, have one of their own.
+        Evals with settings of their own, that the run's definition says nothing of, or whose values of the same
+        function are far smaller, have one of their own.
         """
         if len(rows.present) < 2:
             return cls._of_all(rows, settings.of_environment(next(iter(rows.present), "")))
         whole, by_eval = cls._of_all(rows, settings), dict[str, Success]()
         for name in rows.present:
             here, of_eval = rows.where(rows.in_eval(name)), settings.of_environment(name)
-            is_told = name not in settings.environments and _covers(whole, here)
-            by_eval[name] = whole if is_told else cls._of_all(here, of_eval)
+            is_set, alone = name in settings.environments, cls._of_all(here, of_eval)
+            is_told = not is_set and _covers(whole, here) and not _is_of_smaller_scale(alone, whole, here)
+            by_eval[name] = whole if is_told else alone
         definitions = list(dict.fromkeys(by_eval.values()))
         if len(definitions) < 2:
             return definitions[0]
@@ -188,6 +191,14 @@ def _covers(success: Success, rows: Rows) -> bool:
     decide = {mark.column for mark in success.marks}
     has_value = (np.isfinite(values).any() for name, values in _columns(rows).items() if name in decide)
     return any(has_value) or not np.isfinite(rows.reward).any()
+
+
+def _is_of_smaller_scale(alone: Success, whole: Success, rows: Rows) -> bool:
+    """Return True if an eval has a far lower mark than the run, by the same column, and its `rows` never reach that."""
+    if len(alone.marks) != 1 or len(whole.marks) != 1 or alone.marks[0].column != whole.marks[0].column:
+        return False
+    at, most = alone.marks[0].at, whole.marks[0].at
+    return ABOVE_0 < at <= _FAR_BELOW * most and not whole.solved(rows).any()
 
 
 def _limit_to_eval(mark: Mark, name: str, rows: Rows, by_eval: Mapping[str, Success]) -> Mark:

@@ -88,7 +88,7 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
 
 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
-    is_left = all(not card.eval and (card.may_remain or is_slight(run, card) or _fades(run, card)) for card in cards)
+    is_left = all(not card.eval and (card.may_remain or is_slight(run, card) or _remains(run, card)) for card in cards)
     if is_left and (improving := _judge_rise(run, outcome)):
         sentence = f"{improving.said}; what is left: {cards[0].title}"
         return Verdict("improving", sentence, cards[0].id)
@@ -107,18 +107,22 @@ def is_slight(run: Run, card: Card) -> bool:
     return not card.eval and card.cost is not None and card.cost <= _LEFT * run.fall.lost
 
 
-def _fades(run: Run, card: Card) -> bool:
-    """Return True if a finding's figure is lower in the last steps than in the first ones: training overcomes it. Of
-    rollouts that lose no more than the others it is enough that it has not grown. False for findings about evaluations.
+def fades(run: Run, card: Card, most: float = _FADED) -> bool:
+    """Return True if a finding's figure in the last steps is at most this share of that in the first ones: training
+    overcomes it. False for faults of the set-up and findings about evaluations.
     """
     sides = run.windows
     if sides is None or card.limit is None or card.is_setup or card.is_of_evaluations:
         return False
     first, last = (set(side.steps.tolist()) for side in sides)
     before, after = (mean(np.array([value for step, value in card.trend if step in of])) for of in (first, last))
-    is_harmless = card.own is not None and not card.own.all() and gap(run, card.own) == 0
-    most = 1 / _FADED if is_harmless else _FADED
     return before is not None and after is not None and after <= most * before
+
+
+def _remains(run: Run, card: Card) -> bool:
+    """Return True if a finding fades; if its rollouts lose no more than the others, if it has not grown."""
+    is_harmless = card.own is not None and not card.own.all() and gap(run, card.own) == 0
+    return fades(run, card, 1 / _FADED if is_harmless else _FADED)
 
 
 def of_all(run: Run, cards: Sequence[Card], whole: Verdict, environments: Sequence[tuple[str, Verdict]]) -> Verdict:

@@ -1,5 +1,6 @@
 """Which rollouts count as solved, on rewards as real runs have them."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +79,15 @@ def test_each_task_of_a_mix_has_its_own_function() -> None:
     assert len(found.marks) == 2
     assert found.where == ""
     np.testing.assert_array_equal(solved, RIGHT == 1)
+
+
+def test_an_environment_of_a_smaller_scale_has_its_own_mark() -> None:
+    code = np.arange(60) % 2
+    paid = np.where(code == 0, np.arange(60) // 2 % 2 * 100.0, np.arange(60) // 2 % 4)
+    rows = replace(rows_of(60, reward=paid, parts={"env_reward": paid}), eval=code, evals=["quest", "shop"])
+    found = Success.of(rows, Settings())
+    assert found.description == "quest: env_reward \u2265 100; shop: env_reward \u2265 3"
+    assert found.solved(rows).tolist() == (paid == np.where(code == 0, 100, 3)).tolist()
 
 
 def test_the_environments_word_counts_at_a_reward_of_three_quarters() -> None:
