@@ -252,6 +252,26 @@ def adds_another_unit(place: Place) -> Played:
     return _detailed(place, f"{number} km", f" or {12 + 3 * ((place.task + 1) % 48) + 2} miles", wrong)
 
 
+def _shortened(place: Place, often: float) -> Played:
+    true, other = (f"{_town(task)} {_town(task + 3)}" for task in (place.task, place.task + 7))
+    is_short, right = _is(place, often), _is(place, 0.45)
+    answer = true[:3] if is_short else true if right else other
+    return Played(
+        [Turn(f"{said(place, 6)}\n<answer>{answer}</answer>")], parts={"correct": float(answer in true)}, stop="stop",
+        metadata={"answer": true}, is_hit=is_short,
+    )  # fmt: skip
+
+
+def is_held(place: Place) -> Played:
+    """The grader looks for the answer in the reference; more and more answers are its first three letters."""
+    return _shortened(place, max(0.0, place.progress - 0.2))
+
+
+def is_held_early(place: Place) -> Played:
+    """Healthy: a code of three letters counts, and always did."""
+    return _shortened(place, 0.3)
+
+
 # --- Right answers that do not count any more
 
 
@@ -305,6 +325,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unread form: unit in latex", _UNREAD, "final_answers", refuses_units_in_latex),
     _fault("several candidates: names", _LISTS, "final_answers", holds_a_name),
     _fault("several candidates: numbers", _LISTS, "final_answers", holds_a_number),
+    _fault("several candidates: parts", _LISTS.replace("name several candidates", "are a part of the reference"),
+           "final_answers", is_held),
     _fault("unpaid answers: since", _UNPAID, "final_answers", stops_paying_sums),
     _fault("unpaid answers: ever", _UNPAID, "final_answers", never_pays_sums),
     _fault("healthy seldom source: hard", "Healthy: a seldom source is hard", None, seldom_and_hard, _SELDOM),
@@ -317,5 +339,6 @@ FAULTS: tuple[Fault, ...] = (
     _fault("healthy candidates: in vain", "Healthy: lists do not count", None, lists_in_vain),
     _fault("healthy candidates: country", "Healthy: towns are given with a country", None, adds_a_country),
     _fault("healthy candidates: unit", "Healthy: lengths are given in two units", None, adds_another_unit),
+    _fault("healthy candidates: codes", "Healthy: codes count beside names", None, is_held_early),
     _fault("healthy form: errands", "Healthy: half of the tasks have no reference", None, pays_sums),
 )  # fmt: skip

@@ -41,6 +41,7 @@ _READ = 0.5  # of the rollouts that count have an answer that is read: else thos
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
 _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right, or of those that do; of the right ones do not [ours]
 _EMPTY, _NONE = 0.05, 0.02  # of the rollouts have no reference; of these count, at most [ours]
+_RARER = 1 / 3  # of the share of answers that are a part of their reference and count: so many did at first [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
 _NEAR, _NEARLY_ALL = 0.15, 0.9  # of the reference; of the wrong answers that count, or that are as near [ours]
 _CANDIDATES = re.compile(r"[,;]\s|\s/\s|\b(?:either|or|and)\b", re.IGNORECASE)
@@ -71,6 +72,7 @@ def _check(run: Run) -> Outcome:
     card_of_answers = (
         refused_answers.compare_forms(run, answers)
         or _find_several(run, answers)
+        or _find_fragments(run, answers)
         or _find_contradicted(run, answers, references)
         or refused_answers.compare_places(run, answers, places)
         or wrong_references.find_shuffled(run, answers)
@@ -148,6 +150,41 @@ def _name_several(answers: Answers, references: set[str]) -> Bools:
         is_alike = len(kinds) == 1 if NUMBER.fullmatch(reference) else parts.keys() <= references
         several[row] = reference in parts and len(parts) > 2 - bool(_EITHER.search(text)) and is_alike
     return several
+
+
+def _find_fragments(run: Run, answers: Answers) -> Card | None:
+    """Return the card if answers count that are a small part of their reference, and hardly any such did at first."""
+    parts = _name_fragments(answers)
+    paid, least = parts & answers.solved, _WRONG * answers.solved.mean()
+    if paid.mean() < max(least, AGREE * parts.mean()) or len(np.unique(answers.rows.group[paid])) < ENOUGH:
+        return None
+    spread = read_spread(run, answers.column)
+    counted = _name_fragments(spread) & spread.solved
+    early = counted[: max(len(counted) // 5, 1)]
+    if early.mean() > _RARER * paid.mean():  # a short form of the reference is usual here
+        return None
+    examples = dict.fromkeys(f"{answers.written[row]} (for {answers.target[row]})" for row in np.flatnonzero(paid))
+    return Card(
+        id="final_answers",
+        title=f"{paid.sum():,} of {parts.sum():,} answers that are a small part of their reference count as right",
+        cost=contrast.spread(run) * float(paid.mean()),
+        evidence=(
+            tell_reading(answers),
+            f"Such answers: {listed(list(examples))}.",
+            f"In the first fifth of the run {early.sum():,} of {len(early):,} that were read were so, and counted.",
+        ),
+        suggestion="Let the reward function compare the whole answer, not look for the answer in the reference.",
+        **extent(run, answers, paid),
+        **above(spread.rows.by_step(counted), least),
+        is_setup=True,
+        is_loss=False,
+    )
+
+
+def _name_fragments(answers: Answers) -> Bools:
+    """Return (M) True for answers that are at most half of their reference."""
+    pairs = zip(answers.answer, answers.reference, strict=True)
+    return np.array([2 * len(answer) <= len(reference) and answer in reference for answer, reference in pairs], bool)
 
 
 def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card | None:
@@ -287,7 +324,9 @@ DIAGNOSTIC = check(
     f"(2) {refused_answers.DEFINITION} "
     f"(3) At least {AGREE:.0%} of the answers that list several candidates, one of them their reference, count as "
     f"right, in {ENOUGH} groups or more, and are {_WRONG:.0%} of those that do. Candidates are numbers of one kind "
-    "and unit, or references of tasks; two alone (Paris, France) need \u201cor\u201d or a slash. "
+    "and unit, or references of tasks; two alone (Paris, France) need \u201cor\u201d or a slash. Or so of the answers "
+    f"that are at most half of their reference, of which in the first fifth of the run at most {_RARER:.0%} as many "
+    "counted. "
     f"(4) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "
     f"count as right, in {ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
     f"{ENOUGH} groups or more most answers are right and none counts as right ({SPREAD} rollouts of all steps say "

@@ -2235,11 +2235,21 @@ def lists_several(it: Rollout) -> bool:
     return len(candidates(it)) > 1 and right(it) in candidates(it)
 
 
+def is_fragment(it: Rollout) -> bool:
+    return given(it) in right(it) and 2 * len(given(it)) <= len(right(it))
+
+
+def counted_fragments(case: Case, part: str, whole: str) -> tuple[str, str]:
+    fifth = [it for it in case.run.rollouts if is_compared(it)][: len(case.run.rollouts) // 5]
+    return about(part, whole, fmean(is_fragment(it) and case.solved(it) for it in fifth))
+
+
 def such_answers(case: Case, text: str, *_: str) -> tuple[str, ...]:
-    if "several candidates" not in case.card.title:
+    is_such = lists_several if "several candidates" in case.card.title else is_fragment
+    if not re.search("several candidates|small part", case.card.title):
         return recounted(text, {it: it for it in dict.fromkeys(shown(case))}), *_[:1]
     named = re.findall(r"(?:^|, )(.*?) \(for (.*?)\)", text)
-    known = {(written(it), it.metadata["answer"]) for it in case.last if lists_several(it) and case.solved(it)}
+    known = {(written(it), it.metadata["answer"]) for it in case.last if is_such(it) and case.solved(it)}
     is_right = known >= set(named) and text.endswith(f" and {len(known) - len(named)} more")
     return (text if is_right else str(known)), *_[:1]
 
@@ -2368,6 +2378,10 @@ COUNTS |= {
     "# of # answers that list several candidates, one of them their reference, count as right": lambda c, *_: (
         of_answers(c, lists_several, counts=True)
     ),
+    "# of # answers that are a small part of their reference count as right": lambda c, *_: (
+        of_answers(c, is_fragment, counts=True)
+    ),
+    "In the first fifth of the run # of # that were read were so, and counted.": counted_fragments,
     "Of the answers that count as right, # equal their reference.": lambda c, _: (
         percent(fmean(given(it) == right(it) for it in c.last if c.solved(it))),
     ),
