@@ -14,6 +14,7 @@ ATTRIBUTE_LENGTH = 120
 """Most characters of an attribute that is text, and of its name: longer texts are documents, which search finds."""
 
 _MOST_ATTRIBUTES = 40
+_DEEPEST = 3  # dicts in each other, as in `env.sql.last.error`
 _NUMBERS = (bool, int, float)
 _COLUMNS = frozenset({"env_reward", "error", "turns"})  # which a rollout function returned: a row has them anyway
 _NO_ATTRIBUTES = _COLUMNS | {"attribution", "dataset", "metrics", "notes", "server_log", "tags", "traceback"}
@@ -43,14 +44,15 @@ def metrics_in(metadata: Any) -> dict[str, float | None] | None:
 
 def attributes_in(metadata: Any) -> dict[str, str | float] | None:
     """Return the short texts, finite numbers and booleans among the dataset's columns, the notes and other metadata, by
-    name, the first 40; None without any. A value in a dict is named with a dot: `extra_info.difficulty`.
+    name, the first 40; None without any. A value in a dict is named with a dot: `extra_info.difficulty`; in dicts in
+    each other, to `env.sql.last.error`. Of each source what is in no dict comes first.
     """
     if not isinstance(metadata, dict):
         return None
     others = {name: value for name, value in metadata.items() if name not in _NO_ATTRIBUTES}
     attributes: dict[str, str | float] = {}
     for source in (metadata.get("dataset"), metadata.get("notes"), others):
-        for name, value in _flat(source, ""):
+        for name, value in sorted(_flat(source, ""), key=lambda entry: entry[0].count(".")):
             if name not in attributes and len(attributes) < _MOST_ATTRIBUTES:
                 attributes[name] = value
     return attributes or None
@@ -64,7 +66,7 @@ def attribute_text(value: str | float | None) -> str | None:
 def _flat(source: Any, before: str) -> Iterator[tuple[str, str | float]]:
     for name, value in source.items() if isinstance(source, dict) else ():
         full = f"{before}{column(str(name))}"
-        if isinstance(value, dict) and not before:
+        if isinstance(value, dict) and before.count(".") < _DEEPEST:
             yield from _flat(value, f"{full}.")
         elif len(full) > ATTRIBUTE_LENGTH:
             continue

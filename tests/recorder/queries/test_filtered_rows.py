@@ -253,7 +253,11 @@ def test_what_is_short_of_dataset_notes_and_metadata_is_kept() -> None:
         "attribution": "context", "tags": ["t"], "metrics": {"m": 1}, "traceback": "T", "held_out": True,
         "nan": float("nan"), "nothing": None, "nul": "a\0b", "huge": 10**400,
     }  # fmt: skip
-    assert attributes_in(about) == {"repo": "a/b", "extra_info.level": 3, "seed": 7, "held_out": True, "nul": "a␀b"}
+    assert attributes_in(about) == {
+        "repo": "a/b", "extra_info.level": 3, "extra_info.deep.er": 1, "seed": 7, "held_out": True, "nul": "a␀b",
+    }  # fmt: skip
+    nested = {"env": {"sql": {"last": {"error": "lost", "too": {"deep": 1}}}}, "split": "train"}
+    assert list((attributes_in(nested) or {}).items()) == [("split", "train"), ("env.sql.last.error", "lost")]
     assert attributes_in({"dataset": {"patch": "x" * 121}}) is None
     assert attributes_in(None) is None
     returned = {"dataset": {"turns": 3}, "env_reward": 1.0, "error": "E", "turns": 7, "seed": 7}
