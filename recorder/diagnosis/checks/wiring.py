@@ -19,6 +19,7 @@ _missing = needs(
     lambda run: np.isfinite(run.rows.facts["prompt_key"]) | (run.rows.task >= 0),
     Lack.GROUPS,
 )
+_SHARED = 0.1  # of the prompts of groups that mix prompts are of several tasks [ours]
 _SWAPPED = 0.5  # a dataset may contain a question twice, and a step may have both [ours]
 
 
@@ -40,8 +41,8 @@ def _vary(rows: Rows, *columns: Floats | Ints) -> Bools:
 
 def unseeded(rows: Rows) -> Bools:
     """Return (N,) True for rollouts of groups whose prompts differ only by what an environment showed first: the
-    dataset's prompt is one. Where that is not recorded, each of these prompts is of one task, and so is each group,
-    unless its tasks are named by their prompts.
+    dataset's prompt is one. Where that is not recorded, nearly each of these prompts is of one task, and so is each
+    group, unless its tasks are named by their prompts.
     """
     keys, (_, is_known), is_mixed = rows.facts["prompt_key"], rows.prompt_keys, mixed(rows)[rows.group]
     returned = rows.status == Status.OK
@@ -52,7 +53,9 @@ def unseeded(rows: Rows) -> Bools:
         prompt: Ints = np.unique(keys[odd], return_inverse=True)[1].reshape(-1)
         is_one_task = distinct(rows.group[odd], tasks, count=len(rows.groups.size)).max() == 1
         is_one_task |= all(rows.tasks[task].startswith(UNNAMED) for task in np.unique(tasks[tasks >= 0]))
-        is_unseeded |= odd & is_one_task & (distinct(prompt, tasks, count=int(prompt.max()) + 1).max() == 1)
+        # An environment that fails may show all tasks the same; where rows are out of order, most prompts are shared.
+        is_shared = distinct(prompt, tasks, count=int(prompt.max()) + 1) > 1
+        is_unseeded |= odd & is_one_task & bool(is_shared.mean() <= _SHARED)
     return is_unseeded
 
 

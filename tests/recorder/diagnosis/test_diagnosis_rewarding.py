@@ -350,6 +350,13 @@ def test_a_few_steps_that_have_a_question_twice_are_well() -> None:
     assert "wiring" not in {it.id for it in diagnose_rows(rows).cards}
 
 
+def test_a_reset_that_shows_nothing_mixes_no_group() -> None:
+    """Half of the rollouts of each task begin with the same empty prompt."""
+    group = PLACE // GROUP
+    rows = rows_of(prompt_key=np.where(PLACE % 2, 900, group), task=[f"task {it}" for it in group], env_steps=1.0)
+    assert {it.id for it in diagnose_rows(rows).cards} & {"wiring", "unseeded"} == {"unseeded"}
+
+
 def test_a_rollout_that_raised_does_not_mix_its_group() -> None:
     """It returned no token ids, so the key of its prompt is made of messages."""
     raised = PLACE % 8 == 0
