@@ -308,7 +308,7 @@ def card_lines(report: Report, card: Card) -> list[Line]:
     behind = explaining(report.cards, card)
     than = card.than and f", more than {card.than}"
     lost = "" if card.cost is None else f"reward lost per rollout{than}: {figure(card.cost)}"
-    overlap = lost and ("in the bars above" if card.is_part else "not in the bars above")
+    overlap = lost and ("in the bars above" if card.is_part else "no bar of its own")
     caused = behind and f"may be caused by {behind}"
     lines = [Line(" · ".join(filter(None, (lost or card.extent, card.began, overlap, caused))), "dim")]
     lines += [Line(visible(sentence)) for sentence in card.evidence]
