@@ -20,8 +20,8 @@ from logs_ui.recorder.vocabulary import Mark, StopReason
 
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+|\d+")
 _OUTCOME = re.compile(
-    r"correct|acc$|accura|(re)?solve|completed|success|right$|answer|pass|wins?$|won$|goal|exact|match|verif|outcome|"
-    r"env$|environment"
+    r"correct|acc$|accura|(re)?solve|completed|success|right$|answer|pass|tests$|wins?$|won$|goal|exact|match|verif|"
+    r"outcome|env$|environment"
 )
 _FORM = re.compile(r"format|style|tags?$|length|brev|short|long(er)?$|repe[at]|penal|xml|json|syntax|valid$|think")
 _PENALTY = re.compile(r"penal|repe[at]|over(long|length)?$|too$|trunc|violat|toxic|errors?$|cost|invalid|illegal")

@@ -38,7 +38,7 @@ def verdict(settings: Settings | None = None, error: str | None = None, **column
         ({"reward": RISING[::-1]}, "worse", "Getting worse, cause unknown: solved 55% → 31% (steps "),
         ({"reward": GRADED, "parts": {"judge": GRADED}}, "level",
          "No cause found; no clear change: mean reward 0.148 → 0.148 (steps "),
-        ({"reward": np.maximum(1 - np.maximum(NOISE - 0.7, 0), 0.8), "parts": {"tests": GRADED}}, "reached",
+        ({"reward": np.maximum(1 - np.maximum(NOISE - 0.7, 0), 0.8), "parts": {"judge": GRADED}}, "reached",
          "Healthy, no clear change: mean reward 0.96 → 0.964 (steps "),
         ({"reward": np.nan, "scored": False}, "no_reward", "No rollout of these steps has a reward"),
         ({"reward": GRADED, "parts": {"judge": GRADED}, "env_success": 0.0},
