@@ -261,11 +261,11 @@ def _count_observed(rollout: Rollout, tokens: Tokens, sources: Sources) -> int:
     cuts = np.flatnonzero(np.diff(tokens.mask)) + 1
     split = zip(np.split(tokens.completion_ids, cuts), np.split(tokens.mask, cuts), strict=True)
     pieces = [_bare(sources.decode(ids, bare=True)) for ids, mask in split if mask[0] == 1]
-    found = [heard[piece][0] for piece in pieces if piece in heard] * (len(pieces) > turns)
-    for bare, (text, said) in heard.items() if len(pieces) < turns else ():
-        is_behind = re.compile(f"{said}.{{,{_GAP}}}{re.escape(bare)}").search
-        found += [text] * (len(said) >= _PIECE and any(map(is_behind, pieces)))
-    return sum(len(sources.tokenizer.encode(text, add_special_tokens=False).ids) for text in found)
+    trained = [heard[piece][0] for piece in pieces if piece in heard] * (len(pieces) > turns)
+    for bare, (text, answer) in heard.items() if len(pieces) < turns else ():
+        is_behind = re.compile(f"{answer}.{{,{_GAP}}}{re.escape(bare)}").search
+        trained += [text] * (len(answer) >= _PIECE and any(map(is_behind, pieces)))
+    return sum(len(sources.tokenizer.encode(text, add_special_tokens=False).ids) for text in trained)
 
 
 def _holds_observations(rollout: Rollout, ids: Any, more: int, sources: Sources, *, is_masked: bool) -> bool:

@@ -211,24 +211,24 @@ def _list_hidden(run: Run, cards: Sequence[Card], environments: Sequence[_OfEval
     """Return the findings that make an eval sick and cost much of what it could give, where the whole run has them not,
     or as slight ones: its other evals are too many for a threshold, or have larger rewards.
     """
-    known = {card.id for card in cards if not is_slight(run, card)}
+    listed_ids = {card.id for card in cards if not is_slight(run, card)}
     hidden: dict[str, Card] = {}
     for name, rows, report in environments:
         card = next((card for card in report.cards if card.id == report.verdict.card), None)
-        if card is None or not report.verdict.is_ill or card.id in known or not card.cost or report.steps is None:
+        if card is None or not report.verdict.is_ill or card.id in listed_ids or not card.cost or report.steps is None:
             continue
         judged, present = rows.where(rows.step >= report.steps[0]), run.rows.in_eval(name)
         is_rare = present.mean() < _PRESENT or present.sum() < len(judged) / 2
         least = _MUCH * (report.fall.best - float(rows.reward[np.isfinite(rows.reward)].min(initial=report.fall.best)))
         if is_rare or card.is_of_evaluations or card.cost < least or fades(run, card):
             continue
-        own = np.isin(run.rows.id, judged.id if card.own is None else judged.id[card.own])
-        found = replace(
-            card, title=f"{name}: {card.title}", cost=card.cost * float(present.mean()), share=float(own.mean()),
-            own=own, eval=name, is_part=card.is_part and report.steps == (run.rows.steps[0], run.rows.steps[-1]),
+        affected = np.isin(run.rows.id, judged.id if card.own is None else judged.id[card.own])
+        of_run = replace(
+            card, title=f"{name}: {card.title}", cost=card.cost * float(present.mean()), share=float(affected.mean()),
+            own=affected, eval=name, is_part=card.is_part and report.steps == (run.rows.steps[0], run.rows.steps[-1]),
             explains=EXPLAINS.get(card.id, ()),
         )  # fmt: skip
-        hidden.setdefault(card.id, found)
+        hidden.setdefault(card.id, of_run)
     return list(hidden.values())
 
 

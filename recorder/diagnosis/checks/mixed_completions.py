@@ -56,12 +56,12 @@ def find_mixed(run: Run) -> Card | None:
     if len(run.rows.steps) < 2 or size > _READ:
         return None
     newest = run.rows.steps[-max(_READ // size, 2) :]
-    found = _match(run, newest)
-    place = next(filter(None, (_find_place(run, found, matched) for matched in found)), None)
+    measures = _match(run, newest)
+    place = next(filter(None, (_find_place(run, measures, matched) for matched in measures)), None)
     if place is None:
         return None
     which, where, inside = place
-    matched, insides = found[which], [inside[np.isin(run.all.id, of.rows.id)] for of in found]
+    matched, insides = measures[which], [inside[np.isin(run.all.id, of.rows.id)] for of in measures]
     affected = matched.other[0] & insides[which]
     spread_steps = steps[np.unique(np.linspace(0, len(steps) - 1, max(_READ // size, _LEAST)).astype(int))]
     spread = _match(run, spread_steps)[which]
@@ -74,7 +74,7 @@ def find_mixed(run: Run) -> Card | None:
     by_chance, hits = percent(float(matched.other[1:, insides[which]].mean())), matched.rows.id[affected]
     more = [
         f"{other.tell(there)} {other.clause}."
-        for other, there in zip(found, insides, strict=True)
+        for other, there in zip(measures, insides, strict=True)
         if other is not matched and other.other[0, there].mean() >= _SHARE
     ]
     is_all = len(newest) == len(run.rows.steps)
@@ -103,14 +103,14 @@ def find_mixed(run: Run) -> Card | None:
     )
 
 
-def _find_place(run: Run, found: list[_Matched], matched: _Matched) -> tuple[int, str, Bools] | None:
-    """Return the place in `found`, the words of a title and (N,) True for the rollouts of all machines, or of those
+def _find_place(run: Run, measures: list[_Matched], matched: _Matched) -> tuple[int, str, Bools] | None:
+    """Return the place in `measures`, the words of a title and (N,) True for the rollouts of all machines, or of those
     alone that hold nearly all that match another task. None if these are few, or have the words of their own prompts.
     """
     machines = [kind for kind in list_kinds(run) if MACHINE.search(kind[0])]
     count = 1 + sum(len(names) for _, names, _ in machines)
-    is_read, of_words = (np.isin(run.all.id, of.rows.id) for of in (matched, found[-1]))
-    own_words, places = found[-1].own & ~found[-1].other[0], list[tuple[int, int, str, Bools]]()
+    is_read, of_words = (np.isin(run.all.id, of.rows.id) for of in (matched, measures[-1]))
+    own_words, places = measures[-1].own & ~measures[-1].other[0], list[tuple[int, int, str, Bools]]()
     for field, names, codes in [("", [""], np.zeros(len(run.all), np.int64)), *machines]:
         sure = [code for code in range(len(names)) if _is_mixed(matched, codes[is_read] == code, count)]
         inside, where = np.isin(codes, sure), f"In {list_places([names[code] for code in sure], field)}, "
@@ -119,7 +119,7 @@ def _find_place(run: Run, found: list[_Matched], matched: _Matched) -> tuple[int
             places.append((int(matched.other[0, mine].sum()), int(mine.sum()), field and where, inside))
     least = _NEARLY_ALL * max((hits for hits, *_ in places), default=0)
     purest = min((of for of in places if of[0] >= least), key=lambda of: of[1], default=None)
-    return None if purest is None else ([of is matched for of in found].index(True), *purest[2:])
+    return None if purest is None else ([of is matched for of in measures].index(True), *purest[2:])
 
 
 def _match(run: Run, steps: Ints) -> list[_Matched]:
@@ -133,8 +133,8 @@ def _match(run: Run, steps: Ints) -> list[_Matched]:
     first = np.unique(rows.group, return_index=True)[1]
     counts = Counter(word for row in first for word in prompts[row])
     common = {word for word, number in counts.items() if number > max(_COMMON * len(first), 1)}
-    said = [_list_words(_join_answers(text)[:_LONG]) for text in read]
-    by_words = _match_tasks(_WORDS, rows, said, [prompt - common for prompt in prompts])
+    spoken = [_list_words(_join_answers(text)[:_LONG]) for text in read]
+    by_words = _match_tasks(_WORDS, rows, spoken, [prompt - common for prompt in prompts])
     if column is None:
         return [by_words]
     answers = read_answers(run, rows, column, texts)
@@ -151,14 +151,14 @@ def _list_words(text: str) -> set[str]:
     return set(re.findall(r"[^\W_]{2,}", text.casefold()))
 
 
-def _match_tasks(clause: str, rows: Rows, said: list[set[str]], known: list[set[str]]) -> _Matched:
+def _match_tasks(clause: str, rows: Rows, spoken: list[set[str]], tasks: list[set[str]]) -> _Matched:
     """Compare (R) what rollouts say with (R) what is known of their tasks, and of the other tasks of each step."""
     step, first = np.unique(rows.step, return_inverse=True)[1], np.unique(rows.group, return_index=True)[1]
     count = int(step.max(initial=0)) + 1
-    of_step = [[known[row] for row in first[step[first] == at]] for at in range(count)]
-    own = np.array([len(words & task) for words, task in zip(said, known, strict=True)], np.int64)
+    of_step = [[tasks[row] for row in first[step[first] == at]] for at in range(count)]
+    own = np.array([len(words & task) for words, task in zip(spoken, tasks, strict=True)], np.int64)
     most = [
-        [max((len(said[row] & task) for task in of_step[at] if task != known[row]), default=0) for row, at in places]
+        [max((len(spoken[row] & task) for task in of_step[at] if task != tasks[row]), default=0) for row, at in places]
         for shift in range(min(_SHIFTS, count - 1) + 1)
         for places in [list(enumerate(((step + shift) % count).tolist()))]
     ]

@@ -29,7 +29,7 @@ _ACTIONS, _LENGTH = 50, 1_000  # of a rollout; characters of a text [ours]
 
 def _list_habits(texts: Texts) -> Iterator[str]:
     """Yield what a rollout does, as a predicate of rollouts; first what tells more."""
-    actions = [it for entry in texts.actions if (it := entry.get("action")) is not None][-_ACTIONS:]
+    actions = [action for entry in texts.actions if (action := entry.get("action")) is not None][-_ACTIONS:]
     tools = [tool for action in actions if (tool := tool_of(action)) is not None]
     yield from (f"call {tool}" for tool in tools)
     if tools:
@@ -67,10 +67,10 @@ def _check(run: Run) -> Outcome:
         return NotJudged("The texts of the rollouts cannot be read.")
     before, now = (Counter(habit for of_one in some for habit in of_one) for some in (first, last))
     share = {habit: times / len(last) for habit, times in now.items()}
-    grown = [it for it in share if share[it] >= max(limit, _RARER * before[it] / len(first))]
+    grown = [habit for habit in share if share[habit] >= max(limit, _RARER * before[habit] / len(first))]
     # Of those that the same rollouts have, the first tells most.
-    told = {tuple(it in of_one for of_one in last): it for it in reversed(grown)}
-    chosen = sorted(told.values(), key=lambda it: before[it] / len(first) - share[it])[:_LOOKED]
+    distinct_habits = {tuple(habit in of_one for of_one in last): habit for habit in reversed(grown)}
+    chosen = sorted(distinct_habits.values(), key=lambda habit: before[habit] / len(first) - share[habit])[:_LOOKED]
     read = dict[int, Texts]()
     for of in (late, ~late) if chosen else ():  # whole groups
         read |= run.sample(of & (rows.group % (of.sum() // _MOST_READ + 1) == 0), 2 * _MOST_READ)
@@ -80,7 +80,7 @@ def _check(run: Run) -> Outcome:
         has_habit = np.isin(rows.id, [row for row, of_one in habits.items() if habit in of_one])
         rise = compare(np.where(is_read & among, has_habit, np.nan), late, rows.group, strata)
         more = compare(np.where(is_read, lost, np.nan), has_habit, rows.group, rows.group)
-        if not (_is_sure(rise, SURER / len(told)) and _is_sure(more, SURER / len(told))):
+        if not (_is_sure(rise, SURER / len(distinct_habits)) and _is_sure(more, SURER / len(distinct_habits))):
             continue
         if rise.chosen >= _RARER * rise.others and rise.value * more.value >= _PART * fall.value:
             costly.append((rise.value * more.value, habit, has_habit, more))
@@ -88,7 +88,7 @@ def _check(run: Run) -> Outcome:
     # An answer may tell of what went wrong before, so an action goes first.
     worst = max(costly, key=lambda entry: (not entry[1].endswith(" answer"), entry[0]), default=None)
     if worst is None or (mine := float(worst[2][is_read & is_last].mean())) <= limit:
-        return Below(f"None of {len(told)} habits that spread costs as much as is lost more than before.")
+        return Below(f"None of {len(distinct_habits)} habits that spread costs as much as is lost more than before.")
     _, habit, has_habit, more = worst
     earlier, when = float(has_habit[is_read & early].mean()), f"{rows.steps[0]:,}\u2013{rows.step[early].max():,}"
     means = [figure(mean(rows.reward[is_read & of])) for of in (is_last & has_habit, is_last & ~has_habit, early)]

@@ -405,7 +405,7 @@ def _check_invented(run: Run) -> Outcome:
     rows, is_last = run.all, run.all.step >= run.rows.steps[0]
     first = run.sample(is_last, _FIRST_READ)
     heard = [
-        {_first_words(text_of(it)) for it in texts.messages if it.get("role") != "assistant"}
+        {_first_words(text_of(message)) for message in texts.messages if message.get("role") != "assistant"}
         for texts in first.values()
     ]
     times = Counter(begin for of_one in heard for begin in of_one if " " in begin)
@@ -418,9 +418,9 @@ def _check_invented(run: Run) -> Outcome:
     lines, limit = _find_invented(read, usual), run.threshold("invented_observations", _INVENTED)
     affected, is_read = np.isin(rows.id, list(lines)), np.isin(rows.id, list(read))
     began = above(rows.by_step(np.where(is_read, affected, np.nan)), limit)
-    one = _Heard(0, affected, began["since_step"] or int(rows.steps[0]), 0.0)
+    invented = _Heard(0, affected, began["since_step"] or int(rows.steps[0]), 0.0)
     tasks = rows if tasks_recur(rows) else run.families
-    weighed = _weigh_cost(run, one, [one], tasks, np.maximum(losses(rows, run.scale), 0.0))
+    weighed = _weigh_cost(run, invented, [invented], tasks, np.maximum(losses(rows, run.scale), 0.0))
     before = "rollouts before" if tasks is None else "the same tasks before"
     ids, count = rows.id[affected & is_last], int(is_read[is_last].sum())
     if weighed is None or len(ids) <= limit * count:
@@ -445,13 +445,13 @@ def _find_invented(read: Mapping[int, Texts], usual: Container[str]) -> dict[int
     """
     lines = dict[int, str]()
     for row, texts in read.items():
-        told = ""
+        heard = ""
         for message in texts.messages:
             if message.get("role") != "assistant":
-                told += text_of(message)
+                heard += text_of(message)
                 continue
             for line in _LABELLED.finditer(split_reasoning(text_of(message))[1].strip()):
-                if _first_words(line[1]) in usual and line[1].strip() not in told:
+                if _first_words(line[1]) in usual and line[1].strip() not in heard:
                     lines[row] = line[0]
     return lines
 

@@ -33,8 +33,8 @@ def _check(run: Run) -> Outcome:
         return quiet(share, "of rollouts are not sent all of the dataset's prompt", limit, "no loss is beyond chance")
     missing, sentence = _find_missing(*(list(run.sample(of, _READ).values()) for of in (other & is_last, beside)))
     if not missing:
-        known = "no instructions are known to be missing without new ones in their place"
-        return Below(f"{percent(share)} of rollouts are sent another prompt; {known}.")
+        why = "no instructions are known to be missing without new ones in their place"
+        return Below(f"{percent(share)} of rollouts are sent another prompt; {why}.")
     return Card(
         id="unsent_prompts",
         title=f"{percent(share)} of rollouts are not sent {missing}",
@@ -69,18 +69,20 @@ def _find_missing(read: Sequence[Texts], others: Sequence[Texts]) -> tuple[str, 
     """Return words on what the dataset's prompts of some rollouts share and others were sent, but hardly any of these,
     and a sentence with counts; "" if there is none, or these were sent new lines in its place.
     """
-    lacking = [it for it in read if _has_all(it)]
-    given, sent = [_write(it.dataset_prompt) for it in lacking], [_write(it.messages) for it in lacking]
-    whole = [_write(it.messages) for it in others]
-    counts = {line: [sum(line in it for it in prompts) for prompts in (sent, whole)] for line in _list_shared(given)}
+    lacking = [texts for texts in read if _has_all(texts)]
+    asked, sent = [_write(texts.dataset_prompt) for texts in lacking], [_write(texts.messages) for texts in lacking]
+    whole = [_write(texts.messages) for texts in others]
+    counts = {
+        line: [sum(line in prompt for prompt in prompts) for prompts in (sent, whole)] for line in _list_shared(asked)
+    }
     lines = [
         line for line, (mine, rest) in counts.items() if mine <= _FEW * len(sent) and rest >= _MOST * len(whole) > 0
     ]
-    new = [line for line in _list_shared(sent) if not any(line in prompt for prompt in (*given, *whole))]
+    new = [line for line in _list_shared(sent) if not any(line in prompt for prompt in (*asked, *whole))]
     if len("".join(new)) >= _HALF * len("".join(lines)) or len(lacking) < _MOST * len(read):
         return "", ""
     line = next((line for line in lines if not line.startswith(_ROLE)), lines[0])
-    message = next(message for it in lacking for message in it.dataset_prompt if line in _write([message]))
+    message = next(message for texts in lacking for message in texts.dataset_prompt if line in _write([message]))
     role, is_whole = message.get("role"), f"{_ROLE}{message.get('role')}" in lines
     mine, rest = counts[f"{_ROLE}{role}" if is_whole else line]
     part, does = ("the", f"have a {role} message") if is_whole else ("a line of the", "hold this line")

@@ -192,8 +192,8 @@ def _find_often_wrong(run: Run, answers: Answers, places: list[tuple[str, Bools]
     is_wrong = agrees.copy()
     for number in np.flatnonzero(agrees).tolist():
         row = next(row for row in np.flatnonzero(task == number) if answers.answer[row] == most[number][0])
-        given, target = answers.written[row], answers.target[row]
-        is_wrong[number] = not (answers.equal[row] or holds(given, target) or holds(target, given))
+        answer, target = answers.written[row], answers.target[row]
+        is_wrong[number] = not (answers.equal[row] or holds(answer, target) or holds(target, answer))
     for name, of in places:
         inside = of[first]
         wrong, tasks, others, elsewhere = (
