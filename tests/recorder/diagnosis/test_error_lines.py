@@ -16,7 +16,7 @@ from tests.faults.registry import FAULTS, UNEXPLAINED
             "error within groups: files",
             "\u201cPermissionError: [Errno \u2026] Permission denied: \u2026\u201d 56%, in better ones 5%.",
         ),
-        ("failing observation: full disk", "No space left on device: \u2026\u201d 49%, in better ones 0%."),
+        ("failing observation: full disk", "No space left on device: \u2026\u201d 19%, in better ones 0%."),
         ("healthy observation: kinds", None),
         ("healthy observation: errors", None),
     ],
