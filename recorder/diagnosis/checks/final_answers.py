@@ -15,7 +15,18 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, Texts, check, needs
+from logs_ui.recorder.diagnosis.card import (
+    SOLVED_UNDEFINED,
+    Below,
+    Card,
+    NotJudged,
+    Outcome,
+    Run,
+    Texts,
+    Trend,
+    check,
+    needs,
+)  # fmt: skip
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks import refused_answers, wrong_references
 from logs_ui.recorder.diagnosis.compared_answers import (
@@ -68,13 +79,13 @@ def _check(run: Run) -> Outcome:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
     if (read := int(answers.solved.sum())) < _READ * won.sum():
         return NotJudged(f"Of {won.sum():,} rollouts that count as right, {read:,} have an answer that can be read.")
-    places = refused_answers.list_places(run, parts, answers)
+    places, forms = refused_answers.list_places(run, parts, answers), refused_answers.list_forms(answers)
     card_of_answers = (
-        refused_answers.compare_forms(run, answers)
+        refused_answers.compare_forms(run, answers, forms)
         or _find_several(run, answers)
         or _find_fragments(run, answers)
         or _find_contradicted(run, answers, references)
-        or refused_answers.compare_places(run, answers, places)
+        or refused_answers.compare_places(run, answers, forms, places)
         or wrong_references.find_shuffled(run, answers)
         or wrong_references.compare_places(run, answers, places)
         or wrong_references.compare_seldom_places(run, parts, answers, texts, len(places))
@@ -121,21 +132,39 @@ def _find_several(run: Run, answers: Answers) -> Card | None:
     """Return the card if answers count that name several candidates, the reference among them."""
     references = {plain(reference) for reference in set(run.labels_of_all[answers.column]) if reference is not None}
     several = _name_several(answers, references)
-    paid, least = several & answers.solved, _WRONG * answers.solved.mean()
-    if paid.mean() < max(least, AGREE * several.mean()) or len(np.unique(answers.rows.group[paid])) < ENOUGH:
+    if not _are_paid(answers, several):
         return None
-    examples = dict.fromkeys(f"{answers.written[row]} (for {answers.target[row]})" for row in np.flatnonzero(paid))
     right, spread = percent(float(answers.equal[answers.solved].mean())), read_spread(run, answers.column)
-    shares = f"Of the answers that count as right, {right} equal their reference."
+    return _make_paid_card(
+        run, answers, several, spread.rows.by_step(_name_several(spread, references) & spread.solved),
+        "answers that list several candidates, one of them their reference,",
+        f"Of the answers that count as right, {right} equal their reference.", "the reference in the answer",
+    )  # fmt: skip
+
+
+def _are_paid(answers: Answers, chosen: Bools) -> bool:
+    """Return True if enough of these (M) answers count, in enough groups."""
+    paid = chosen & answers.solved
+    least = max(_WRONG * answers.solved.mean(), AGREE * chosen.mean())
+    return bool(paid.mean() >= least and len(np.unique(answers.rows.group[paid])) >= ENOUGH)
+
+
+def _make_paid_card(
+    run: Run, answers: Answers, chosen: Bools, trend: Trend, which: str, sentence: str, sought: str
+) -> Card:
+    """Return the card about (M) answers that count though they only hold the reference, or a part of it. `trend`: of
+    such answers that count; `sought`: what the reward function seems to look for, and where.
+    """
+    paid = chosen & answers.solved
+    examples = dict.fromkeys(f"{answers.written[row]} (for {answers.target[row]})" for row in np.flatnonzero(paid))
     return Card(
         id="final_answers",
-        title=f"{paid.sum():,} of {several.sum():,} answers that list several candidates, one of them their reference, "
-        "count as right",
+        title=f"{paid.sum():,} of {chosen.sum():,} {which} count as right",
         cost=contrast.spread(run) * float(paid.mean()),
-        evidence=(tell_reading(answers), f"Such answers: {listed(list(examples))}.", shares),
-        suggestion="Let the reward function compare the whole answer, not look for the reference in the answer.",
+        evidence=(tell_reading(answers), f"Such answers: {listed(list(examples))}.", sentence),
+        suggestion=f"Let the reward function compare the whole answer, not look for {sought}.",
         **extent(run, answers, paid),
-        **above(spread.rows.by_step(_name_several(spread, references) & spread.solved), least),
+        **above(trend, _WRONG * answers.solved.mean()),
         is_setup=True,
         is_loss=False,
     )
@@ -155,30 +184,18 @@ def _name_several(answers: Answers, references: set[str]) -> Bools:
 def _find_fragments(run: Run, answers: Answers) -> Card | None:
     """Return the card if answers count that are a small part of their reference, and hardly any such did at first."""
     parts = _name_fragments(answers)
-    paid, least = parts & answers.solved, _WRONG * answers.solved.mean()
-    if paid.mean() < max(least, AGREE * parts.mean()) or len(np.unique(answers.rows.group[paid])) < ENOUGH:
+    if not _are_paid(answers, parts):
         return None
     spread = read_spread(run, answers.column)
     counted = _name_fragments(spread) & spread.solved
     early = counted[: max(len(counted) // 5, 1)]
-    if early.mean() > _RARER * paid.mean():  # a short form of the reference is usual here
+    if early.mean() > _RARER * (parts & answers.solved).mean():  # a short form of the reference is usual here
         return None
-    examples = dict.fromkeys(f"{answers.written[row]} (for {answers.target[row]})" for row in np.flatnonzero(paid))
-    return Card(
-        id="final_answers",
-        title=f"{paid.sum():,} of {parts.sum():,} answers that are a small part of their reference count as right",
-        cost=contrast.spread(run) * float(paid.mean()),
-        evidence=(
-            tell_reading(answers),
-            f"Such answers: {listed(list(examples))}.",
-            f"In the first fifth of the run {early.sum():,} of {len(early):,} that were read were so, and counted.",
-        ),
-        suggestion="Let the reward function compare the whole answer, not look for the answer in the reference.",
-        **extent(run, answers, paid),
-        **above(spread.rows.by_step(counted), least),
-        is_setup=True,
-        is_loss=False,
-    )
+    return _make_paid_card(
+        run, answers, parts, spread.rows.by_step(counted), "answers that are a small part of their reference",
+        f"In the first fifth of the run {early.sum():,} of {len(early):,} that were read were so, and counted.",
+        "the answer in the reference",
+    )  # fmt: skip
 
 
 def _name_fragments(answers: Answers) -> Bools:

@@ -46,17 +46,19 @@ DEFINITION = (
 )
 
 
-def compare_forms(run: Run, answers: Answers) -> Card | None:
+def compare_forms(run: Run, answers: Answers, forms: list[tuple[str, Bools]]) -> Card | None:
     """Return the card if the right answers of one form hardly count."""
     equal = answers.equal
-    common = [(name, of) for name, of in _list_forms(answers) if (equal & of).sum() >= _FORM * equal.sum()]
+    common = [(name, of) for name, of in forms if (equal & of).sum() >= _FORM * equal.sum()]
     return _find_refused(run, answers, common, "that are written otherwise", _READ_FORM)
 
 
-def compare_places(run: Run, answers: Answers, places: list[tuple[str, Bools]]) -> Card | None:
+def compare_places(
+    run: Run, answers: Answers, forms: list[tuple[str, Bools]], places: list[tuple[str, Bools]]
+) -> Card | None:
     """Return the card if the right answers of one place hardly count, or those of one form in one place."""
     insides = [("", answers.equal), *((f"in {name} ", answers.equal & of) for name, of in places if not of.all())]
-    both = ((f"{where}{form}", inside & of) for where, inside in insides for form, of in _list_forms(answers))
+    both = ((f"{where}{form}", inside & of) for where, inside in insides for form, of in forms)
     local = [(name, of) for name, of in both if of.sum() >= ENOUGH]
     whole = [(f"in {name}", of) for name, of in places]
     otherwise = "that are written otherwise, or elsewhere"
@@ -65,7 +67,7 @@ def compare_places(run: Run, answers: Answers, places: list[tuple[str, Bools]]) 
     )
 
 
-def _list_forms(answers: Answers) -> list[tuple[str, Bools]]:
+def list_forms(answers: Answers) -> list[tuple[str, Bools]]:
     """Return the ways in which answers are written: their kinds, in LaTeX or not, the commands and the percent sign
     that they have, in bold, and after a label; with (M) True for the answers of each.
     """
