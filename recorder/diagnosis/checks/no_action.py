@@ -98,20 +98,20 @@ def _check_unparsed(run: Run) -> Outcome:
         where |= {fallback.where: sent > 0}
     is_last, began = ended.sum() >= bad.sum() / 2, above(run.all.by_step(trend), limit)
     of_text = _advise_policy(run, trend, began["since_step"])
-    said = (
+    answers = (
         describe_last_answers(run, ended, advice, of_text)
         if is_last
         else describe_unparsed(run, bad, of_text or advice)
     )
     first, last = run.all.step <= run.all.steps[len(run.all.steps) // 4], run.all.step >= rows.steps[0]
     early, late = (mean(np.asarray(trend[of], float)) or 0.0 for of in (first, last))
-    is_refused = said.is_readable or (said.tool != "" and began["since_step"] == run.all.steps[0])
+    is_refused = answers.is_readable or (answers.tool != "" and began["since_step"] == run.all.steps[0])
     return Card(
         id="parse_failures",
-        title=f"{title}, mostly calls of {said.tool}" if said.tool else title,
+        title=f"{title}, mostly calls of {answers.tool}" if answers.tool else title,
         cost=max(part, whole),
-        evidence=(f"{int(bad.sum())} of {len(rows)} rollouts are affected.", more, *said.evidence),
-        suggestion=said.advice,
+        evidence=(f"{int(bad.sum())} of {len(rows)} rollouts are affected.", more, *answers.evidence),
+        suggestion=answers.advice,
         where=links.selecting(rows.id, bad, where),
         is_part=part >= whole,
         **began,
