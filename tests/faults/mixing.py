@@ -105,7 +105,29 @@ def cut_in_one(place: Place) -> Played:
                   is_hit=is_cut)  # fmt: skip
 
 
+def cut_in_a_source(place: Place) -> Played:
+    """Two thirds of a source's answers are cut; fewer of its tasks come later, so that the run has fewer cuts."""
+    return _sourced(place, 0.68)
+
+
+def _sourced(place: Place, cut: float) -> Played:
+    is_hard = place.group == 0 or (place.group == 1 and place.progress < 0.5)
+    is_cut = is_hard and _is(place, cut)
+    chance = 0.8 if is_hard else 0.35 + 0.4 * place.progress
+    name, number = ("olympiad", place.step % 4) if is_hard else ("school", place.number // _LARGE.size)
+    return Played(
+        [Turn(said(place, 30 if is_cut else 12), finish="length" if is_cut else "stop")],
+        parts={"correct": float(not is_cut and _is(place, chance))}, stop="length" if is_cut else "stop",
+        task=f"{'question' if is_hard else 'problem'} {number}", metadata={"source": name}, is_hit=is_cut,
+    )  # fmt: skip
+
+
 # --- Healthy
+
+
+def cut_ever_less(place: Place) -> Played:
+    """Two thirds of a source's answers are cut at first, and hardly any at last."""
+    return _sourced(place, 0.68 - 0.6 * place.progress)
 
 
 def three_scales(place: Place) -> Played:
@@ -179,6 +201,8 @@ FAULTS: tuple[Fault, ...] = (
         _LARGE,
     ),
     _fault("one of several: cut", "answers of one in eight groups are cut", "truncation", cut_in_one, _LARGE),
+    _fault("one of several: source", "answers of one source are cut", "truncation", cut_in_a_source, _LARGE),
+    _fault("healthy source: shorter", "answers of one source are cut ever less", None, cut_ever_less, _LARGE),
     _fault("healthy environments: scales", "three of other scales improve", None, three_scales),
     _fault("healthy environments: hard", "one of three is hard", None, hard_one),
     _fault("healthy environments: alike", "four stay as they are", None, alike, _LARGE),

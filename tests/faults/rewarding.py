@@ -125,6 +125,22 @@ def hacked_small(place: Place) -> Played:
     return answered(place, parts={"judge": proxy, "human": real}, weights={"judge": 1.0, "human": 0.05})
 
 
+def _bonus(place: Place, real: float, bonus: float) -> Played:
+    parts = {"tests": round(min(max(place.random.gauss(real, 0.3), 0.0), 1.0), 1), "docs": chance(place, bonus)}
+    return answered(place, parts=parts, weights={"tests": 1.0, "docs": 0.5})
+
+
+def bonus_after_a_peak(place: Place) -> Played:
+    """Tests get better, then a bonus for documentation is farmed: they fall to what they were at first."""
+    at = place.progress
+    return _bonus(place, 0.5 + 0.9 * min(at, 0.25) - 0.5 * max(at - 0.4, 0.0), 0.1 + 1.5 * max(at - 0.4, 0.0))
+
+
+def bonus_beside_a_peak(place: Place) -> Played:
+    """Healthy: the bonus is learned while tests get better, and stay so."""
+    return _bonus(place, 0.5 + 0.9 * min(place.progress, 0.25), 0.1 + 0.9 * place.progress)
+
+
 # --- The same completion scored differently
 
 
@@ -225,6 +241,18 @@ FAULTS: tuple[Fault, ...] = (
         LARGE,
     ),
     fault("hacking: small weight", "what counts 0.05 falls", "hacking", hacked_small, LARGE),
+    fault(
+        "hacking: after a peak",
+        "a bonus is paid, and tests fall from their best",
+        "hacking",
+        bonus_after_a_peak,
+        LARGE,
+        steps=40,
+        tasks=0,
+    ),
+    fault(
+        "healthy bonus", "Healthy: a bonus is learned beside tests", None, bonus_beside_a_peak, LARGE, steps=40, tasks=0
+    ),
     fault("inconsistent", "a judge that scores at random", "inconsistent", scored_by_chance),
     fault("inconsistent: noise", "a judge with noise", "inconsistent", scored_with_noise, LARGE),
     fault(
