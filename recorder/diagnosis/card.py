@@ -201,6 +201,7 @@ class Card:
             listed below this one if the rollouts of all cards that explain it hold at least half of its loss. In a
             report only the ids of cards that are really below are left.
         own: (N,) True for the rollouts of the last steps that the card is about; None for all.
+        own_of_all: the same of each rollout of the run, where a check can tell it; else None.
         is_setup: True for a fault of the training's set-up, which training cannot repair. It is listed before the
             policy's own faults if it costs at least a tenth of the loss.
         needs: the share of its loss that one single card must hold to explain it (infinity: none ever does); None for
@@ -237,6 +238,7 @@ class Card:
     limit: float | None = None
     explains: tuple[str, ...] = ()
     own: Bools | None = field(default=None, repr=False, compare=False)
+    own_of_all: Bools | None = field(default=None, repr=False, compare=False)
     is_setup: bool = False
     needs: float | None = None
     is_loss: bool = True

@@ -5,11 +5,11 @@ all of its rollouts.
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.card import Run
+from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.links import print_column
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, chance_limit, compare
 from logs_ui.recorder.diagnosis.prompt_changes import describe_prompt_changes, prompt_of
@@ -37,9 +37,16 @@ Places = tuple[Rows, Ints, str]
 """Rollouts with places as their tasks, the (N,) codes of what is independent there, and the name of such places."""
 
 
-def place_of(run: Run, affected: Bools, where: str = "") -> str:
-    """Return a sentence on where a finding's rollouts are; "" if they are everywhere. `affected` is (N,) True
-    for those.
+class Place(NamedTuple):
+    """Says where a finding's rollouts are."""
+
+    sentence: str
+    share: float  # of the rollouts there
+    inside: Bools  # (N,) True for those
+
+
+def find_place(run: Run, affected: Bools, where: str = "") -> Place | None:
+    """Return where a finding's rollouts are; None if they are everywhere. `affected` is (N,) True for those.
 
     Places are named if each has more than the rest beyond chance, corrected for all that are compared, and the rest
     has hardly any. The coarsest are tried last, and after them ranks and the dataset's columns. What the finding's
@@ -47,10 +54,28 @@ def place_of(run: Run, affected: Bools, where: str = "") -> str:
     """
     kinds = [] if "family:" in where or "eval:" in where else [*families_of(run), evals_of(run)]
     kinds = kinds if "task:" in where or not kinds else [tasks_of(run), *kinds]
-    if sentence := next(filter(None, (_sentence(*kind, affected) for kind in kinds)), ""):
-        return sentence
+    if place := next(filter(None, (_judge_kind(*kind, affected) for kind in kinds)), None):
+        return place
     columns = [column for column in columns_of(run.rows, run.labels) if f"{print_column(column[2])}:" not in where]
-    return next(filter(None, (_sentence(*column, affected, columns=len(columns)) for column in columns)), "")
+    return next(filter(None, (_judge_kind(*column, affected, columns=len(columns)) for column in columns)), None)
+
+
+def place_of(run: Run, card: Card) -> str:
+    """Return a sentence on where a finding's rollouts of the last steps are, or else those of all steps, as where the
+    last steps have too few tasks of each place; "" if they are everywhere.
+    """
+    if card.own is None or not card.own.any():
+        return ""
+    if place := find_place(run, card.own, card.where):
+        return place.sentence
+    whole = place_of_all(run, card)
+    return "" if whole is None else f"Over all steps, {whole.sentence[0].lower()}{whole.sentence[1:]}"
+
+
+def place_of_all(run: Run, card: Card) -> Place | None:
+    """Return where a finding's rollouts of all steps are; None if they are everywhere, or it knows them not."""
+    every = replace(run, rows=run.all)
+    return None if card.own_of_all is None else find_place(every, card.own_of_all, card.where)
 
 
 def describe_switches(run: Run, first: int, last: int) -> list[str]:
@@ -86,15 +111,15 @@ def _shared_values(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {name: value for name, value in values.items() if all(entry.get(name) == value for entry in entries)}
 
 
-def _sentence(rows: Rows, units: Ints, kind: str, affected: Bools, columns: int = 1) -> str:
-    """Return the sentence if the finding is in some of `rows.tasks`; `columns`: as many kinds of places are tried."""
+def _judge_kind(rows: Rows, units: Ints, kind: str, affected: Bools, columns: int = 1) -> Place | None:
+    """Return the place if the finding is in some of `rows.tasks`; `columns`: as many kinds of places are tried."""
     has_task = rows.task >= 0
     task, chosen = rows.task[has_task], affected[has_task]
     places = np.flatnonzero(distinct(task, units[has_task], count=len(rows.tasks)) >= LEAST_UNITS)
     often = np.bincount(task[chosen], minlength=len(rows.tasks))
     frequent = places[np.argsort(-often[places], kind="stable")][:_NAMED].tolist()
     if often[frequent].sum() < _NEARLY_ALL * affected.sum():
-        return ""
+        return None
     compared = [(place, compare(chosen.astype(float), task == place, units[has_task])) for place in frequent]
     sure = [
         (place, difference, difference.chance * columns)
@@ -105,12 +130,13 @@ def _sentence(rows: Rows, units: Ints, kind: str, affected: Bools, columns: int 
     significant = [place for place, difference, chance in sure if chance <= limit and difference.value > 0]
     inside = np.isin(task, significant)
     if not significant or inside.all() or chosen[inside].sum() < _NEARLY_ALL * affected.sum():
-        return ""
+        return None
     share, rest = float(chosen[inside].mean()), float(chosen[~inside].mean())
     if rest > _RARER * share:
-        return ""
+        return None
     names = list_places([rows.tasks[place] for place in significant])
-    return f"By {kind}: {percent(share)} of the rollouts in {names}, {percent(rest)} elsewhere."
+    sentence = f"By {kind}: {percent(share)} of the rollouts in {names}, {percent(rest)} elsewhere."
+    return Place(sentence, share, np.isin(rows.task, significant))
 
 
 def tasks_of(run: Run) -> Places:

@@ -269,7 +269,7 @@ def _make_shown(card: Card, run: Run, within: str, scope: str) -> Card:
         where = " ".join(filter(None, [card.where, within if "step:" in card.where else scope]))
     cost = None if run.scale.is_flat or not card.is_loss else min(card.cost or 0.0, run.fall.lost + run.fall.above)
     share = 1.0 if card.own is None or not len(card.own) else float(card.own.mean())
-    place = "" if card.own is None or not card.own.any() else place_of(run, card.own, card.where)
+    place = place_of(run, card)
     place = place.replace(": ", ": at least ", 1) if card.is_least else place
     first, last = card.since_range or (card.since_step or 0,) * 2
     switches = describe_switches(run, first, last) if last > min(run.all.steps) else []

@@ -18,7 +18,7 @@ from logs_ui.recorder.diagnosis.largest_differences import Sides, name_changed_h
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
 from logs_ui.recorder.diagnosis.outcome import REWARD, SLIGHTLY_MOVED, Mix, is_other_mix, list_other_mixes, outcome_of
-from logs_ui.recorder.diagnosis.places import describe_switches
+from logs_ui.recorder.diagnosis.places import describe_switches, place_of_all
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import LITTLE
@@ -32,7 +32,7 @@ _FADED = (
 )
 _MIX = "task_mix"  # harder tasks lower rewards, and are no fault
 _LEAST = 0.02  # of the range of values: a smaller change does not matter
-_MOST = 0.5  # of the rollouts are solved: most reach the outcome
+_MOST = 0.5  # of the rollouts are solved: most reach the outcome; of those of a place: it hits most of them
 _NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
 _HALVES = "the first half of their rollouts against the second"
 _EQUAL = 0.95  # of the groups have equal rewards: there is nothing to learn from
@@ -122,7 +122,19 @@ def fades(run: Run, card: Card, most: float = _FADED) -> bool:
 def _remains(run: Run, card: Card) -> bool:
     """Return True if a finding fades; if its rollouts lose no more than the others, if it has not grown."""
     is_harmless = card.own is not None and not card.own.all() and gap(run, card.own) == 0
-    return fades(run, card, 1 / _FADED if is_harmless else _FADED)
+    return fades(run, card, 1 / _FADED if is_harmless else _FADED) and (is_harmless or not _stays_in_place(run, card))
+
+
+def _stays_in_place(run: Run, card: Card) -> bool:
+    """Return True if a finding hits most rollouts of a place, and does not fade there: in the whole run it fades as
+    other places get more of the rollouts.
+    """
+    place, sides = place_of_all(run, card), run.windows
+    if place is None or sides is None or card.own_of_all is None or place.share < _MOST:
+        return False
+    of_sides = (place.inside & np.isin(run.all.step, side.steps) for side in sides)
+    before, after = (mean(card.own_of_all[of].astype(float)) for of in of_sides)
+    return before is not None and after is not None and after > _FADED * before
 
 
 def of_all(run: Run, cards: Sequence[Card], whole: Verdict, environments: Sequence[tuple[str, Verdict]]) -> Verdict:

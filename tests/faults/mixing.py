@@ -114,7 +114,7 @@ def _sourced(place: Place, cut: float) -> Played:
     is_hard = place.group == 0 or (place.group == 1 and place.progress < 0.5)
     is_cut = is_hard and _is(place, cut)
     chance = 0.8 if is_hard else 0.35 + 0.4 * place.progress
-    name, number = ("olympiad", place.step % 4) if is_hard else ("school", place.number // _LARGE.size)
+    name, number = ("olympiad", place.step // 3) if is_hard else ("school", place.number // _LARGE.size)
     return Played(
         [Turn(said(place, 30 if is_cut else 12), finish="length" if is_cut else "stop")],
         parts={"correct": float(not is_cut and _is(place, chance))}, stop="length" if is_cut else "stop",

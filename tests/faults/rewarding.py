@@ -136,6 +136,20 @@ def bonus_after_a_peak(place: Place) -> Played:
     return _bonus(place, 0.5 + 0.9 * min(at, 0.25) - 0.5 * max(at - 0.4, 0.0), 0.1 + 1.5 * max(at - 0.4, 0.0))
 
 
+def bonus_beside_a_judge(place: Place) -> Played:
+    """No name says which one is wanted: a judge gives up to 10 points of weight 0.1, citations are paid 0.5."""
+    judged = round(min(max(place.random.gauss(6.5 - 2.5 * place.progress, 1.8), 0.0), 10.0))
+    parts = {"rubric": float(judged), "citations": chance(place, 0.1 + 0.8 * place.progress)}
+    return answered(place, parts=parts, weights={"rubric": 0.1, "citations": 0.5})
+
+
+def citations_beside_a_judge(place: Place) -> Played:
+    """Healthy: the judge's points rise, fewer citations come."""
+    judged = round(min(max(place.random.gauss(4.5 + 2.5 * place.progress, 1.8), 0.0), 10.0))
+    parts = {"rubric": float(judged), "citations": chance(place, 0.6 - 0.4 * place.progress)}
+    return answered(place, parts=parts, weights={"rubric": 0.1, "citations": 0.5})
+
+
 def bonus_beside_a_peak(place: Place) -> Played:
     """Healthy: the bonus is learned while tests get better, and stay so."""
     return _bonus(place, 0.5 + 0.9 * min(place.progress, 0.25), 0.1 + 0.9 * place.progress)
@@ -248,6 +262,22 @@ FAULTS: tuple[Fault, ...] = (
         bonus_after_a_peak,
         LARGE,
         steps=40,
+        tasks=0,
+    ),
+    fault(
+        "hacking: judge",
+        "a bonus is paid, and a judge's points fall",
+        "hacking",
+        bonus_beside_a_judge,
+        LARGE,
+        tasks=0,
+    ),
+    fault(
+        "healthy bonus: judge",
+        "Healthy: a judge's points rise, a bonus falls",
+        None,
+        citations_beside_a_judge,
+        LARGE,
         tasks=0,
     ),
     fault(

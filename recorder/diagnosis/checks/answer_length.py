@@ -103,6 +103,7 @@ def _check_truncation(run: Run) -> Outcome:
         evidence.append(f"{count} after a final answer, or as another speaker.")
     where = {"truncated_turns>0": rows.facts["truncated_turns"] > 0, "stop:length": rows.stop_reason == "length"}
     where |= {f"completion_tokens:{length:g} truncated_turns:none": _used_all(rows, length)} if length else {}
+    cut_of_all = _find_cut(run.all, length)
     ends = "are truncated at the token limit" if (ended | ~cut).all() else "have a truncated generation"
     return Card(
         id="truncation",
@@ -112,8 +113,9 @@ def _check_truncation(run: Run) -> Outcome:
         suggestion=f"{advice}.",
         where=links.selecting(rows.id, cut, where),
         is_part=part >= whole,
-        **above(run.all.by_step(_find_cut(run.all, length)), limit),
+        **above(run.all.by_step(cut_of_all), limit),
         own=cut,
+        own_of_all=cut_of_all,
     )
 
 

@@ -116,6 +116,7 @@ def _check_unparsed(run: Run) -> Outcome:
         is_part=part >= whole,
         **began,
         own=bad,
+        own_of_all=(_failures(run.all, fallback) > 0) | _unparsed_end(run.all),
         is_setup=is_refused and late >= _LASTS * early,
     )
 

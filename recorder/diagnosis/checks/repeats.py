@@ -120,11 +120,12 @@ def _check_turns(run: Run) -> Outcome:
             f"{percent(alone)} of them repeat no action, neither at the same observation, nor in turn, nor at the end."
         )
     sentences += _tasks(rows, ended)
-    began = above(run.all.by_step(run.all.stop_reason == StopReason.TURN_LIMIT), limit)
+    ended_of_all: Bools = run.all.stop_reason == StopReason.TURN_LIMIT
+    began = above(run.all.by_step(ended_of_all), limit)
     advice = "Allow more turns, or make the task smaller: nothing after the last turn can be rewarded."
     first = began["since_step"]
     if first is not None and _were_enough(run, ended, first):
-        before = percent(float((run.all.stop_reason == StopReason.TURN_LIMIT)[run.all.step < first].mean()))
+        before = percent(float(ended_of_all[run.all.step < first].mean()))
         advice = f"Find what changed: before step {first:,} {before} ran out of turns, and their tasks were paid more."
     return Card(
         id="turn_limit",
@@ -136,6 +137,7 @@ def _check_turns(run: Run) -> Outcome:
         is_part=True,
         **began,
         own=ended,
+        own_of_all=ended_of_all,
         may_remain=first == run.all.steps[0] and _learns_at_limit(run),
         explains=() if is_of_hopeless else ("task_mix", "never_solved", "forgotten"),
     )

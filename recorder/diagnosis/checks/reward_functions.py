@@ -12,7 +12,7 @@ from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, Rise, given_by, rise
 from logs_ui.recorder.diagnosis.measures import best, dead, extent, mean, shares, weigh_by_range, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Rows, means
-from logs_ui.recorder.diagnosis.success import is_outcome
+from logs_ui.recorder.diagnosis.success import is_form, is_outcome, is_penalty
 from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 from logs_ui.recorder.vocabulary import Lack
 
@@ -361,12 +361,13 @@ def _rise_of_reward(run: Run, name: str) -> Rise:
 
 
 def _find_falls(run: Run, payer: str) -> dict[str, Rise]:
-    """Return the change of each function that may give way: one of little weight, or one named like an outcome, unless
-    that is said of the `payer`, which gains most.
+    """Return the change of each function that may give way: one of little weight, or one that is wanted rather than the
+    `payer`, which gains most: named like an outcome, or worth more, unless that is said of the payer.
     """
     falls = {name: rise(run, given_by(name)) for name in weightless(run.all)}
     for name in () if is_outcome(payer) else run.rows.parts:
-        if is_outcome(name) and name not in falls:
+        is_worth_more = not is_form(name) and not is_penalty(name) and best(run.all, name) > best(run.all, payer)
+        if (is_outcome(name) or is_worth_more) and name not in falls:
             falls[name] = rise(run, given_by(name), chance=SURER)
     return falls
 
@@ -394,6 +395,16 @@ def _check_hacking(run: Run) -> Outcome:
     """
     if run.windows is None:
         return NotJudged("The run has a single step.")
+    outcome = _judge_sets(run)
+    if isinstance(outcome, Card) or run.rows.steps[0] <= (first := run.all.steps[len(run.all.steps) // 3]):
+        return outcome
+    # What is learned before it gives way falls from its best, and may be no lower than in the first steps.
+    from_best = _judge_sets(replace(run, all=run.all.where(run.all.step >= first)))
+    return from_best if isinstance(from_best, Card) else outcome
+
+
+def _judge_sets(run: Run) -> Outcome:
+    """Judge each set of functions that score the same groups."""
     units = _units(run)
     outcomes = [_judge_hacking(unit) for unit in units]
     for unit, outcome in zip(units, outcomes, strict=True):
@@ -482,11 +493,13 @@ HACKING = check(
     "Suspected hacking",
     f"The mean reward rises from the first steps to the last, while a function falls by more than {_FALL:.0%} of its "
     "range: (1) a function of little influence (it has the weight 0, or it is never negative and can make at most "
-    f"{_SMALL:.0%} of the difference in reward); or (2) a function named like an outcome (correct, solved, ...), if "
-    "the function that adds most to the rise is not named so. In (2) the reward need not rise, if other functions add "
+    f"{_SMALL:.0%} of the difference in reward); or (2) a function named like an outcome (correct, solved, ...), or "
+    "one of more worth than the one that adds most to the rise, if it is not named like a form or a penalty, and that "
+    "one not like an outcome. In (2) the reward need not rise, if other functions add "
     f"{_PAID:.0%} or more of what the falling one takes away. Chance of each: below {CHANCE:.0%}, of the fall in (2), "
     f"and of what is added in its place, below {SURER:.1%}. The reward is that of the rollouts to which the function "
-    "gives a number, and each set of functions that score the same groups is judged for itself.",
+    "gives a number, and each set of functions that score the same groups is judged for itself. If nothing shows, the "
+    "run is judged again without its first third: what was learned first may fall from its best.",
     needs(
         "two reward functions, one of which may have the weight 0", lambda run: len(run.all.values) > 1, Lack.WEIGHTS
     ),
