@@ -3,6 +3,7 @@ source that comes seldom.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from tests.faults import Fault
@@ -305,6 +306,44 @@ def pays_sums(place: Place) -> Played:
     return _sum_or_errand(place, 0.0)
 
 
+# --- A judge's points, of which none defines solved
+
+
+def _judged(place: Place, points: float, *, right: float = 0.45) -> Played:
+    """`points`: that a right answer gets more than a wrong one, on a scale of 0 to 10 with noise for each prompt."""
+    number, is_right = _number(place), _is(place, right)
+    usual = 4 + 3 * ((37 * number) % 11) / 11
+    paid = round(min(max(place.random.gauss(usual + points * is_right, 1.4), 0.0), 10.0), 1)
+    answer = f"{said(place, 8)}\n<answer>{number if is_right else number + place.random.randrange(1, 60)}</answer>"
+    return Played([Turn(answer)], parts={"judge": paid}, stop="stop", task=f"sum {number}",
+                  metadata={"answer": str(number)})  # fmt: skip
+
+
+def judges_prompts(place: Place) -> Played:
+    """The judge is given the question in place of the answer."""
+    return _judged(place, 0.0)
+
+
+def judges_prompts_after_tools(place: Place) -> Played:
+    """The same of agents, beside a small bonus for calls."""
+    played = _judged(place, 0.0, right=0.7)
+    call = Turn("I look.", {"name": "table", "arguments": {"q": said(place, 2)}}, said(place, 8))
+    parts = {**(played.parts or {}), "called": float(_is(place, 0.9))}
+    return replace(played, turns=[call, *played.turns], parts=parts, weights={"judge": 0.1, "called": 0.05})
+
+
+def judges_answers(place: Place) -> Played:
+    """Healthy: right answers get two points more."""
+    return _judged(place, 2.0, right=0.35 + 0.3 * place.progress)
+
+
+def judges_style(place: Place) -> Played:
+    """Healthy: a judge of style, which rises; its tasks have answers."""
+    played = _judged(place, 0.0)
+    judged = float((played.parts or {})["judge"] or 0.0)
+    return replace(played, parts={"judge": round(min(judged + 2 * place.progress, 10.0), 1)})
+
+
 def _fault(
     name: str, planted: str, expected: str | None, script: Callable[[Place], Played], shape: Shape = _SHAPE
 ) -> Fault:
@@ -329,6 +368,11 @@ FAULTS: tuple[Fault, ...] = (
            "final_answers", is_held),
     _fault("unpaid answers: since", _UNPAID, "final_answers", stops_paying_sums),
     _fault("unpaid answers: ever", _UNPAID, "final_answers", never_pays_sums),
+    _fault("unread answers: judge", "A judge does not see answers", "final_answers", judges_prompts),
+    _fault("unread answers: agent", "A judge does not see agents' answers", "final_answers",
+           judges_prompts_after_tools),
+    _fault("healthy judge: answers", "Healthy: a judge pays right answers more", None, judges_answers),
+    _fault("healthy judge: style", "Healthy: a judge pays for style, and it rises", None, judges_style),
     _fault("healthy seldom source: hard", "Healthy: a seldom source is hard", None, seldom_and_hard, _SELDOM),
     _fault("healthy seldom source: guessed", "Healthy: one that is guessed", None, seldom_and_guessed, _SELDOM),
     _fault("healthy form: wrong in bold", "Healthy: answers in bold are wrong", None, wrong_in_bold),

@@ -126,7 +126,7 @@ def hacked_small(place: Place) -> Played:
 
 
 def _bonus(place: Place, real: float, bonus: float) -> Played:
-    parts = {"tests": round(min(max(place.random.gauss(real, 0.3), 0.0), 1.0), 1), "docs": chance(place, bonus)}
+    parts = {"tests": round(min(max(place.random.gauss(real, 0.3), 0.0), 1.0), 3), "docs": chance(place, bonus)}
     return answered(place, parts=parts, weights={"tests": 1.0, "docs": 0.5})
 
 

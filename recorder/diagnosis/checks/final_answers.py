@@ -16,7 +16,6 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import (
-    SOLVED_UNDEFINED,
     Below,
     Card,
     NotJudged,
@@ -60,8 +59,6 @@ _EITHER = re.compile(r"\s/\s|\bor\b", re.IGNORECASE)  # without, one of two may 
 
 
 def _check(run: Run) -> Outcome:
-    if not run.scale.success.is_defined:
-        return SOLVED_UNDEFINED
     column = reference_column(run.rows, run.labels, run.settings.reference)
     if column is None:
         return tell_lack(run)
@@ -77,6 +74,8 @@ def _check(run: Run) -> Outcome:
     name = answers.name
     if len(answers.answer) < ENOUGH or len(references) < _DISTINCT:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
+    if not run.scale.success.is_defined:
+        return refused_answers.compare_rewards(run, answers)
     if (read := int(answers.solved.sum())) < _READ * won.sum():
         return NotJudged(f"Of {won.sum():,} rollouts that count as right, {read:,} have an answer that can be read.")
     places, forms = refused_answers.list_places(run, parts, answers), refused_answers.list_forms(answers)
@@ -352,7 +351,8 @@ DIAGNOSTIC = check(
     f"Only if at least {_EQUAL:.0%} of all answers equal their reference. "
     f"(5) {wrong_references.DEFINITION} "
     f"(6) At least {_SAME:.0%} of the rollouts give one answer: at least twice the share of rollouts whose reference "
-    "it is, and at least twice its share in the first fifth of the run.",
+    "it is, and at least twice its share in the first fifth of the run. "
+    f"If nothing defines what is solved, only this: {refused_answers.OF_REWARDS}",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _check,
     limits=None,

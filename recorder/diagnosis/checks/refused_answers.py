@@ -8,7 +8,7 @@ from math import inf
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
-from logs_ui.recorder.diagnosis.card import Card, Run
+from logs_ui.recorder.diagnosis.card import Below, Card, Run
 from logs_ui.recorder.diagnosis.compared_answers import (
     CHANCE,
     ENOUGH,
@@ -19,9 +19,11 @@ from logs_ui.recorder.diagnosis.compared_answers import (
     tail,
     tell_reading,
 )
+from logs_ui.recorder.diagnosis.contrast import rise
+from logs_ui.recorder.diagnosis.mean_difference import compare
 from logs_ui.recorder.diagnosis.references import kind_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
-from logs_ui.recorder.diagnosis.wording import listed, percent
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 
 _FORM, _COUNT = 0.1, 0.02  # of the right answers have a form; of these count [ours]
 _FEW, _NEARLY_ALL = (
@@ -29,6 +31,8 @@ _FEW, _NEARLY_ALL = (
     0.95,
 )  # of a part and of others count, where some of it do: other forms of it may be read [ours]
 _AS_LONG = 0.8  # of the median length of refused answers, or the reverse: others may count for their length [ours]
+_MIXED, _RIGHT = 20, 0.2  # groups with right and wrong answers; of the answers are right, at least [ours]
+_LITTLE, _ERRORS = 0.1, 2.0  # of the range of rewards: right answers get less than that more; standard errors [ours]
 _READ_FORM = "Let the reward function read this form, or ask for another one in the prompt."
 _COMPARE = "Look at what the reward function needs there, and at how it compares answers."
 _SIGN = re.compile(r"\\[A-Za-z]+|%")
@@ -43,6 +47,12 @@ DEFINITION = (
     f"{1 / _AS_LONG:.0%}; with a probability below {CHANCE:.0%}, corrected for the number of ways, of so few by "
     "chance. Or so of the right answers of an eval, a family of tasks or a value of a column, of all or of those "
     "written in one way."
+)
+
+OF_REWARDS = (
+    f"at least {_RIGHT:.0%} of the answers equal their reference, and within {_MIXED} groups or more right ones are "
+    f"hardly paid more than wrong ones: the difference and {_ERRORS:g} of its standard errors are at most "
+    f"{_LITTLE:.0%} of the range of rewards. Silent if the reward rises, which then pays for something else."
 )
 
 
@@ -64,6 +74,32 @@ def compare_places(
     otherwise = "that are written otherwise, or elsewhere"
     return _find_refused(run, answers, whole, "elsewhere", _COMPARE) or _find_refused(
         run, answers, local, otherwise, _READ_FORM
+    )
+
+
+def compare_rewards(run: Run, answers: Answers) -> Card | Below:
+    """Compare what right answers are paid with what wrong ones of their groups are, of a run in which nothing defines
+    what is solved: return the card if they hardly get more, and the reward does not rise.
+    """
+    group, equal, reward = answers.rows.group, answers.equal, answers.rows.reward
+    paid, share = compare(reward, equal, group, group), percent(float(equal.mean()))
+    calm = f"Of {len(equal):,} final answers that were read, {share} equal their reference ({answers.name})"
+    if paid is None or min(paid.groups) < _MIXED or equal.mean() < _RIGHT:
+        return Below(f"{calm}; too few groups have right and wrong ones to compare what they are paid.")
+    gain, right, wrong = rise(run, lambda rows: rows.reward), figure(paid.chosen), figure(paid.others)
+    within, more = f"within {paid.groups[0]:,} groups", "hardly" if paid.value > 0 else "no"
+    is_little = paid.value + _ERRORS * paid.error <= _LITTLE * contrast.spread(run)
+    if not is_little or (gain.is_sure and gain.value > 0):
+        return Below(f"{calm}; right ones are paid {right}, wrong ones {wrong} ({within}).")
+    return Card(
+        id="final_answers",
+        title=f"Right answers are paid {more} more than wrong ones: {right} and {wrong} {within}",
+        cost=run.fall.lost,
+        evidence=(tell_reading(answers), f"{share} of them equal their reference."),
+        suggestion="Look at what the reward function or its judge is given: the answer may not reach it.",
+        where="",
+        is_setup=True,
+        is_loss=False,
     )
 
 

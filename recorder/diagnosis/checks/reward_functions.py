@@ -445,7 +445,7 @@ def _judge_hacking(run: Run) -> Outcome:
     else:
         how = f"and {payer} rises instead"
         first, last = figure(gains[payer].before), figure(gains[payer].after)
-        sentence = f"{payer} added {first} to the reward at first, and {last} at last."
+        sentence = f"In these steps {payer} added {first} to the reward at first, and {last} at last."
         if (payer_weight := run.rows.weights.get(payer, 1.0)) > 0:
             # Some miss the outcome as before: those that get what is paid in its place are meant.
             middle = (gains[payer].before + gains[payer].after) / 2 / payer_weight

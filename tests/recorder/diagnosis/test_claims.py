@@ -227,6 +227,27 @@ def place(case: Case, _share: str, names: str, _rest: str) -> tuple[str, ...]:
     return percent(next(shares)), names, percent(next(shares))
 
 
+def in_column_of_all(case: Case, column: str, _share: str, value: str, _rest: str) -> tuple[str, ...]:
+    sides = [[it for it in case.run.rollouts if (it.metadata[column] == value) is is_in] for is_in in (True, False)]
+    inside, rest = (percent(fmean(stop_reason(it) == "length" for it in side)) for side in sides)
+    return column, inside, value, rest
+
+
+def paid_within_groups(case: Case, *_: str) -> tuple[str, ...]:
+    """Weights each group by what it tells of the difference: right times wrong, over all."""
+    told = list[tuple[float, float, float]]()
+    for group in case.groups:
+        paid, unpaid = (
+            [float(reward(it) or 0.0) for it in group if (given(it) == right(it)) is side] for side in (True, False)
+        )
+        if paid and unpaid:
+            told.append((len(paid) * len(unpaid) / len(group), fmean(paid), fmean(unpaid)))
+    whole = sum(weight for weight, *_ in told)
+    means_of_sides = [sum(weight * side[i] for weight, *side in told) / whole for i in (0, 1)]
+    assert ("hardly" if means_of_sides[0] > means_of_sides[1] else "no") in case.card.title
+    return *map(figure, means_of_sides), str(len(told))
+
+
 def affected(case: Case, text: str) -> tuple[str, ...]:
     every, broken = tasks(case.last), tasks(it for it in case.last if failed(it))
     return (recounted(text, {name: f"{name} ({len(broken[name])} of {len(every[name])})" for name in broken}),)
@@ -722,6 +743,12 @@ def windows(case: Case) -> tuple[list[Rollout], list[Rollout]]:
     return case.steps(steps[0], steps[count - 1]), case.steps(steps[-count], steps[-1])
 
 
+def sides_of_course(case: Case) -> tuple[list[Rollout], list[Rollout]]:
+    """Return the earlier and the later ones of the steps that the card says it compares."""
+    later, last, first, before = map(int, re.findall(r"\d+", case.card.evidence[0])[:4])
+    return case.steps(first, before), case.steps(later, last)
+
+
 def length(it: Rollout) -> float:
     assert it.tokens is not None
     ids = it.tokens.completion_ids if it.tokens.mask is None else it.tokens.completion_ids[it.tokens.mask != 0]
@@ -745,7 +772,7 @@ def room(case: Case, name: str) -> str:
 
 def low_at(case: Case, _share: str, name: str, _low: str, payer: str | None, _high: str | None) -> tuple[Any, ...]:
     """Return the share of rollouts at a function's last mean or below, and at half of the rise of another or above."""
-    first, last = windows(case)
+    first, last = sides_of_course(case)
     low = fmean(values(last, name))
     high = 0.0 if payer is None else fmean(fmean(values(side, payer)) for side in (first, last))
 
@@ -764,7 +791,7 @@ def longer(case: Case, *_: str) -> tuple[str, str]:
 
 
 def hacked(case: Case, name: str, how: str) -> tuple[str, ...]:
-    sides = windows(case)
+    sides = sides_of_course(case)
     assert fmean(rewards(sides[1])) > fmean(rewards(sides[0]))
     assert fmean(values(sides[1], name)) < fmean(values(sides[0], name))
     first, last = ({it: fmean(parts(r)[it] for r in side) for it in parts(side[0])} for side in sides)
@@ -1691,6 +1718,8 @@ COUNTS: dict[str, Count] = {
     "In # of those with failed calls that were read: @ \u00d7#, such as: @.": errors_read,
     "Affected tasks: @.": affected,
     "By tasks: # of the rollouts in @, # elsewhere.": place,
+    "Over all steps, by metadata.#: # of the rollouts in @, # elsewhere.": in_column_of_all,
+    "Right answers are paid {hardly|no} more than wrong ones: # and # within # groups": paid_within_groups,
     "# of rollouts repeat the same actions": lambda c, *_: (c.share(is_looping),),
     "Same action 3+ times in a row at the end: # of #, longest #.": lambda c, *_: (
         str(sum(tail(it) >= 3 for it in c.last)), str(len(c.last)), str(max(map(tail, c.last))),
@@ -1919,8 +1948,8 @@ COUNTS: dict[str, Count] = {
         name, hacked(c, name, "")[1].split()[1],
     ),
     "Its weight is #: it can make # of the difference in reward.": lambda c, *_: light(c),
-    "# added # to the reward at first, and # at last.": lambda c, name, *_: (
-        name, *(means(parts(it)[name] for it in side) for side in windows(c)),
+    "In these steps # added # to the reward at first, and # at last.": lambda c, name, *_: (
+        name, *(means(parts(it)[name] for it in side) for side in sides_of_course(c)),
     ),
     "Mean where they disagree: environment #, # #.": lambda c, _, name, *__: (
         means(heard(it) for it in apart(c, name)), name, means(values(apart(c, name), name)),
@@ -2067,7 +2096,7 @@ COUNTS: dict[str, Count] = {
     ),
     "Their mean # is # lower than that of others of their groups.": lambda c, name, _: (name, lacks_within(c, name)),
     "The cost is in #: # less of it per rollout.": lambda c, name, _: (
-        name, figure(fmean(values(windows(c)[0], name)) - fmean(values(windows(c)[1], name))),
+        name, figure(fmean(values(sides_of_course(c)[0], name)) - fmean(values(sides_of_course(c)[1], name))),
     ),
     "# of the # have equal completions only.": lambda c, *_: (
         str(sum(len(set(map(completion, g))) == 1 for g in c.groups if is_equal(g))), str(sum(map(is_equal, c.groups))),
@@ -2382,6 +2411,7 @@ COUNTS |= {
         of_answers(c, is_fragment, counts=True)
     ),
     "In the first fifth of the run # of # that were read were so, and counted.": counted_fragments,
+    "# of them equal their reference.": lambda c, _: (percent(fmean(given(it) == right(it) for it in c.last)),),
     "Of the answers that count as right, # equal their reference.": lambda c, _: (
         percent(fmean(given(it) == right(it) for it in c.last if c.solved(it))),
     ),

@@ -113,7 +113,7 @@ def test_an_outcome_that_counts_may_not_fall_for_anything_else(paid: str, falls:
         # Values of each group's four: 0.5 of them before, 0.25 since; the reward from 1.5 to 2.25.
         title = "Suspected reward hacking: the reward rises while correct falls, and format rises instead"
         assert found["hacking"].title == title
-        assert found["hacking"].evidence[1] == "format added 1 to the reward at first, and 2 at last."
+        assert found["hacking"].evidence[1] == "In these steps format added 1 to the reward at first, and 2 at last."
 
 
 @pytest.mark.parametrize(("size", "expected"), [(0.25, True), (0.15, False)])
@@ -158,7 +158,7 @@ def test_a_function_is_compared_with_the_reward_of_its_own_environment(*, is_pai
     assert found.title == "Suspected reward hacking: the reward rises while won falls, and style rises instead"
     assert found.evidence == (
         "Steps 9\u201312 vs 1\u20134: won 0.75 \u2192 0.25, reward 1.75 \u2192 3.25.",
-        "style added 1 to the reward at first, and 3 at last.",
+        "In these steps style added 1 to the reward at first, and 3 at last.",
         "The cost is in won: 0.5 less of it per rollout.",
         "Counted in the groups that they score: 20 of 40.",
     )
