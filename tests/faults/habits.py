@@ -1,5 +1,6 @@
 """Habits that spread in a training, and cost the outcome; and look-alikes that help, cost nothing, or follow."""
 
+from dataclasses import replace
 from functools import partial
 
 from tests.faults import Fault
@@ -7,6 +8,7 @@ from tests.faults.acting import said
 from tests.faults.runs import Turn
 from tests.faults.scripts import Place, Played, Shape, generated
 
+_WALLS = ["Checking if the site connection is secure", "Verify you are human by completing this", "Just a moment"]
 _TABLES = ["orders", "customers", "items", "returns", "stores", "prices"]
 _ORDER_TOOLS = ["get_order", "list_items", "get_customer", "check_stock"]
 _FAMILIES = ["refund", "exchange", "address", "cancel"]
@@ -74,6 +76,33 @@ def gives_up(place: Place) -> Played:
     return _serves(place, "transfer_to_human" if does else "close_case", 4, float(right))
 
 
+def _browses(place: Place, wall: float) -> Played:
+    """Three to five pages; a wall has the page's own name before one of several wordings, and its own ray."""
+    turns, walls = list[Turn](), 0
+    for number in range(place.random.randrange(3, 6)):
+        site, is_wall = "".join(place.random.choices("abcdefghijkl", k=7)), _happens(place, wall)
+        wording = f"{place.random.choice(_WALLS)}. Ray {place.random.randrange(16**8):x} of {said(place, 1)}"
+        heard = f"{site}.net {said(place, 3)}: {wording if is_wall else said(place, 9)}"
+        call = {"name": "open_page", "arguments": {"url": f"{site}/{said(place, 2)}/{number}"}}
+        turns.append(Turn(f"I open {site}", call, heard, done=False))
+        walls += is_wall
+    turns.append(Turn(f"It is {said(place, 2)}", {"name": "answer", "arguments": {"text": said(place, 2)}}, "ok",
+                      done=True))  # fmt: skip
+    is_hit = 2 * walls > len(turns) - 1
+    return Played(turns, float(_happens(place, 0.1 if is_hit else 0.65)), is_hit=is_hit)
+
+
+def meets_walls(place: Place) -> Played:
+    """Since a step most pages are walls."""
+    return _browses(place, 0.6 if place.step >= _LATE else 0.0)
+
+
+def meets_few_walls(place: Place) -> Played:
+    """Healthy: a few pages are, from the first step on."""
+    played = _browses(place, 0.06)
+    return replace(played, quality=float(_happens(place, 0.4 + 0.3 * place.progress)), is_hit=False)
+
+
 def _answers(place: Place, text: str, right: float, *, family: str, is_hit: bool = False) -> Played:
     played = Turn(f"{said(place, 12)}. {text} {place.random.randrange(900)} and {said(place, 6)}.")
     return Played(
@@ -105,6 +134,9 @@ FAULTS: tuple[Fault, ...] = (
           partial(generated, transfers, _TASKS)),
     Fault("habit: estimates", "More and more answers are estimates", "new_habit",
           partial(generated, estimates, Shape(steps=28, groups=8, size=8, tasks=30))),
+    Fault("habit: walls", "Since a step most pages are walls, in several wordings", "new_habit",
+          partial(generated, meets_walls, _TASKS)),
+    Fault("healthy, habit: walls", "Healthy: a few pages are walls", None, partial(generated, meets_few_walls, _TASKS)),
     Fault("healthy, habit: helps", "Healthy: a habit spreads because it helps", None,
           partial(generated, helps, _TASKS)),
     Fault("healthy, habit: gives up", "Healthy: what fails ends otherwise than before", None,

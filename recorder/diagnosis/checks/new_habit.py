@@ -1,10 +1,12 @@
-"""Finds a kind of action, or words, that few rollouts had at first and many have now, and that loses."""
+"""Finds a kind of action, or words of actions, answers or observations, that few rollouts had at first and many have
+now, and that loses.
+"""
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
-from typing import TypeGuard
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -14,9 +16,10 @@ from logs_ui.recorder.diagnosis.answers import text_of
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, needs, uncovered
 from logs_ui.recorder.diagnosis.change_point import above, change
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER
-from logs_ui.recorder.diagnosis.largest_differences import time_sides
+from logs_ui.recorder.diagnosis.largest_differences import Sides, time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import mean
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.waterfall import losses
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
@@ -25,6 +28,9 @@ _PART = 0.5  # of what all lose more than at first, at least: a habit that costs
 _FIRST_READ, _MOST_READ = 128, 2_500  # rollouts, of the last steps and of others: to find habits; to compare [ours]
 _LOOKED = 50  # habits that are compared, those that grew most [ours]
 _ACTIONS, _LENGTH = 50, 1_000  # of a rollout; characters of a text [ours]
+_HEARD, _BEGINNING = 8, 200  # last observations of a rollout; characters of each [ours]
+_MOST_HEAR, _NEAR = 0.5, 2  # of the rollouts; steps between its begin and that of the loss [ours]
+_OF_ANSWER, _OF_OBSERVATION = "in the last answer", "in an observation"
 
 
 def _list_habits(texts: Texts) -> Iterator[str]:
@@ -35,79 +41,140 @@ def _list_habits(texts: Texts) -> Iterator[str]:
     if tools:
         yield from (f"begin with a call of {tools[0]}", f"end with a call of {tools[-1]}")
     answers = [text_of(message) for message in texts.messages if message.get("role") == "assistant"][-1:]
-    for spoken, ending in (
-        ([observed_text(action) or "" for action in actions], "in an action"),
-        ([split_reasoning(answer)[1] for answer in answers], "in the last answer"),
+    heard = [observed_text(entry.get("observation")) or "" for entry in texts.actions][-_HEARD:]
+    for said, length, ending in (
+        ([observed_text(action) or "" for action in actions], _LENGTH, "in an action"),
+        ([split_reasoning(answer)[1] for answer in answers], _LENGTH, _OF_ANSWER),
+        (heard, _BEGINNING, _OF_OBSERVATION),
     ):
-        words = [re.findall(r"\b\w{1,40}\b", text[:_LENGTH]) for text in spoken]
+        words = [re.findall(r"\b\w{1,40}\b", text[:length]) for text in said]
         yield from (f"have \u201c{a} {b}\u201d {ending}" for of in words for a, b in pairwise(of))
-        yield from (f"have \u201c{word}\u201d {ending}" for of in words for word in of)
+        if ending != _OF_OBSERVATION:
+            yield from (f"have \u201c{word}\u201d {ending}" for of in words for word in of)
+
+
+class _Fall(NamedTuple):
+    """Describes that more is lost than before."""
+
+    lost: Floats  # (N,) by rollouts of all steps
+    late: Bools  # (N,) True for the later ones
+    among: Bools  # (N,) True for those that are compared
+    strata: Ints | None
+    step: int | None  # at which more is lost; None if that cannot be told
+    value: float  # more lost per rollout
+
+
+class _Costly(NamedTuple):
+    """Describes a habit that spread and costs reward."""
+
+    cost: float  # reward per rollout
+    habit: str
+    affected: Bools  # (N,) True for rollouts of all steps that have it
+    lost: float  # more than others of its group, by one that has it; else more than before, by all
+    within: bool
 
 
 def _check(run: Run) -> Outcome:
     rows, sides, limit = run.all, time_sides(run), run.threshold("new_habit", _SHARE)
     if sides is None:
         return NotJudged("The run has a single step.")
-    lost, late, strata = np.maximum(losses(rows, run.scale), 0.0), sides.late, sides.strata
-    # A run that learned first lost less before it fell than in its first steps.
-    jump = change(rows.by_step(lost))
-    risen = [late | (rows.step < rows.steps[jump.place])] if jump and jump.after > jump.before else []
-    falls = [
-        (among, compare(np.where(among, lost, np.nan), late, rows.group, strata)) for among in (sides.among, *risen)
-    ]
-    among, fall = next((pair for pair in falls if _is_sure(pair[1], CHANCE)), (late, None))
+    fall = _find_fall(run, sides)
     if fall is None:
         return uncovered(run) or Below("No more is lost than before, beyond chance: no habit that spread explains it.")
-    early = rows.step <= rows.step[among & ~late].max()
     first, last = (
-        [dict.fromkeys(_list_habits(texts)) for texts in run.sample(among & of, _FIRST_READ).values()]
-        for of in (~late, late)
+        [dict.fromkeys(_list_habits(texts)) for texts in run.sample(fall.among & of, _FIRST_READ).values()]
+        for of in (~fall.late, fall.late)
     )
     if not any(first) or not any(last):
         return NotJudged("The texts of the rollouts cannot be read.")
-    before, now = (Counter(habit for of_one in some for habit in of_one) for some in (first, last))
-    share = {habit: times / len(last) for habit, times in now.items()}
-    grown = [habit for habit in share if share[habit] >= max(limit, _RARER * before[habit] / len(first))]
-    # Of those that the same rollouts have, the first tells most.
-    distinct_habits = {tuple(habit in of_one for of_one in last): habit for habit in reversed(grown)}
-    chosen = sorted(distinct_habits.values(), key=lambda habit: before[habit] / len(first) - share[habit])[:_LOOKED]
+    count, chosen = _list_grown(first, last, limit)
     read = dict[int, Texts]()
-    for of in (late, ~late) if chosen else ():  # whole groups
+    for of in (fall.late, ~fall.late) if chosen else ():  # whole groups
         read |= run.sample(of & (rows.group % (of.sum() // _MOST_READ + 1) == 0), 2 * _MOST_READ)
     is_read, habits = np.isin(rows.id, list(read)), {row: set(_list_habits(texts)) for row, texts in read.items()}
-    costly = []
-    for habit in chosen:
-        has_habit = np.isin(rows.id, [row for row, of_one in habits.items() if habit in of_one])
-        rise = compare(np.where(is_read & among, has_habit, np.nan), late, rows.group, strata)
-        more = compare(np.where(is_read, lost, np.nan), has_habit, rows.group, rows.group)
-        if not (_is_sure(rise, SURER / len(distinct_habits)) and _is_sure(more, SURER / len(distinct_habits))):
-            continue
-        if rise.chosen >= _RARER * rise.others and rise.value * more.value >= _PART * fall.value:
-            costly.append((rise.value * more.value, habit, has_habit, more))
-    is_last = rows.step >= run.rows.steps[0]
-    # An answer may tell of what went wrong before, so an action goes first.
-    worst = max(costly, key=lambda entry: (not entry[1].endswith(" answer"), entry[0]), default=None)
-    if worst is None or (mine := float(worst[2][is_read & is_last].mean())) <= limit:
-        return Below(f"None of {len(distinct_habits)} habits that spread costs as much as is lost more than before.")
-    _, habit, has_habit, more = worst
+    weighed = (
+        _weigh(rows, fall, habit, np.isin(rows.id, [row for row in habits if habit in habits[row]]), is_read, count)
+        for habit in chosen
+    )
+    # An answer may tell of what went wrong before, so what was heard goes before it, and an action first.
+    later, is_last = (_OF_ANSWER, _OF_OBSERVATION), rows.step >= run.rows.steps[0]
+    worst = max(
+        filter(None, weighed), key=lambda of: ([not of.habit.endswith(end) for end in later], of.cost), default=None
+    )
+    if worst is None or (mine := float(worst.affected[is_read & is_last].mean())) <= limit:
+        return Below(f"None of {count} habits that spread costs as much as is lost more than before.")
+    _, habit, has_habit, more, within = worst
+    early = rows.step <= rows.step[fall.among & ~fall.late].max()
     earlier, when = float(has_habit[is_read & early].mean()), f"{rows.steps[0]:,}\u2013{rows.step[early].max():,}"
     means = [figure(mean(rows.reward[is_read & of])) for of in (is_last & has_habit, is_last & ~has_habit, early)]
     return Card(
         id="new_habit",
         title=f"{percent(mine)} of rollouts {habit}, {percent(earlier)} in steps {when}",
-        cost=mine * more.value,
-        than="others of their groups",
+        cost=mine * more if within else more,
+        than="others of their groups" if within else "before",
         evidence=(
-            f"In groups that have both, they lose {figure(more.value)} more than the others.",
+            f"In groups that have both, they lose {figure(more)} more than the others."
+            if within
+            else f"It begins as all rollouts lose {figure(more)} more than before.",
             f"Their mean reward is {means[0]}, that of others {means[1]}, of all in steps {when} {means[2]}.",
         ),
-        suggestion="Read some beside others of their groups. Unless it only follows from a failure, the policy learned "
+        suggestion="Read such observations, and what was done before them: the environment answers otherwise than at "
+        "first, or the policy asks for something else."
+        if habit.endswith(_OF_OBSERVATION)
+        else "Read some beside others of their groups. Unless it only follows from a failure, the policy learned "
         "it: find what paid for it when it began, or return to a checkpoint before that, with a KL term.",
         where=links.ids(rows.id[has_habit & is_last]),
         **above(rows.by_step(np.where(is_read, has_habit, np.nan)), limit),
         own=has_habit[is_last],
         is_least=not is_read[is_last].all(),
     )
+
+
+def _find_fall(run: Run, sides: Sides) -> _Fall | None:
+    """Return what is lost more in the last steps than in the first, or else than before the loss jumped: a run that
+    learned first lost less before it fell. None if that may be chance.
+    """
+    rows, late = run.all, sides.late
+    lost: Floats = np.maximum(losses(rows, run.scale), 0.0)
+    jump = change(rows.by_step(lost))
+    step = int(rows.steps[jump.place]) if jump and jump.after > jump.before else None
+    for among in (sides.among, *([] if step is None else [late | (rows.step < step)])):
+        more = compare(np.where(among, lost, np.nan), late, rows.group, sides.strata)
+        if _is_sure(more, CHANCE):
+            return _Fall(lost, late, among, sides.strata, step, more.value)
+    return None
+
+
+def _list_grown(
+    first: Sequence[Mapping[str, None]], last: Sequence[Mapping[str, None]], limit: float
+) -> tuple[int, list[str]]:
+    """Return how many habits are frequent in the last rollouts and far rarer in the first, and those of them that grew
+    most. Of those that the same rollouts have, the first tells most.
+    """
+    before, now = (Counter(habit for of_one in some for habit in of_one) for some in (first, last))
+    share = {habit: times / len(last) for habit, times in now.items()}
+    grown = [habit for habit in share if share[habit] >= max(limit, _RARER * before[habit] / len(first))]
+    distinct = {tuple(habit in of_one for of_one in last): habit for habit in reversed(grown)}
+    most = sorted(distinct.values(), key=lambda habit: before[habit] / len(first) - share[habit])
+    return len(distinct), most[:_LOOKED]
+
+
+def _weigh(rows: Rows, fall: _Fall, habit: str, has_habit: Bools, is_read: Bools, count: int) -> _Costly | None:
+    """Return the habit, one of `count`, if it spread beyond chance and makes up much of what is lost more."""
+    most = SURER / count
+    rise = compare(np.where(is_read & fall.among, has_habit, np.nan), fall.late, rows.group, fall.strata)
+    if not (_is_sure(rise, most) and rise.chosen >= _RARER * rise.others):
+        return None
+    more = compare(np.where(is_read, fall.lost, np.nan), has_habit, rows.group, rows.group)
+    if _is_sure(more, most) and rise.value * more.value >= _PART * fall.value:
+        return _Costly(rise.value * more.value, habit, has_habit, more.value, within=True)
+    if not habit.endswith(_OF_OBSERVATION) or rise.chosen < _MOST_HEAR or fall.step is None:
+        return None
+    # Where most rollouts of each group hear it, the others tell too little: it has to begin as they lose more.
+    trend = rows.by_step(np.where(is_read, has_habit, np.nan))
+    begin = change(trend)
+    is_near = begin is not None and abs(trend[begin.place][0] - fall.step) <= _NEAR
+    return _Costly(fall.value, habit, has_habit, fall.value, within=False) if is_near else None
 
 
 def _is_sure(more: Difference | None, most: float) -> TypeGuard[Difference]:
@@ -117,13 +184,15 @@ def _is_sure(more: Difference | None, most: float) -> TypeGuard[Difference]:
 DIAGNOSTIC = check(
     "new_habit",
     "New habit",
-    f"Share of rollouts above {_SHARE:.0%} in the last steps that call a tool, begin or end with a call of it, or have "
-    f"a word or a pair of words in an action or in the last answer, if it was {_RARER} times rarer before all fell, or "
-    "else in the first steps, at the same tasks where these recur; if they lose more than others of their groups; and "
-    f"if this makes up at least {_PART:.0%} of what all lose more since. The rise and the loss must have a probability "
-    f"below {SURER:.1%} by chance, corrected for the number of habits that spread so. Of these the {_LOOKED} that grew "
-    f"most are compared. At most some {_MOST_READ:,} rollouts of the last steps, and as many before, are read. Silent "
-    "unless more is lost than before, beyond chance.",
+    f"Share of rollouts above {_SHARE:.0%} in the last steps that call a tool, begin or end with a call of it, have a "
+    "word or a pair of words in an action or in the last answer, or hear a pair of words (in the first "
+    f"{_BEGINNING} characters of one of the last {_HEARD} observations), if it was {_RARER} times rarer before all "
+    "fell, or else in the first steps, at the same tasks where these recur; if they lose more than others of their "
+    f"groups; and if this makes up at least {_PART:.0%} of what all lose more since. What {_MOST_HEAR:.0%} of the "
+    f"rollouts hear need not lose more within groups if it begins at most {_NEAR} steps from the one at which all lose "
+    f"more. The rise and the loss must have a probability below {SURER:.1%} by chance, corrected for the number of "
+    f"habits that spread so. Of these the {_LOOKED} that grew most are compared. At most some {_MOST_READ:,} rollouts "
+    "of the last steps, and as many before, are read. Silent unless more is lost than before, beyond chance.",
     needs("a rollout", lambda run: len(run.rows)),
     _check,
     needs_calls=True,

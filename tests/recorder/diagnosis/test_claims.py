@@ -1319,6 +1319,9 @@ def has_habit(it: Rollout, habit: str) -> bool:
         chosen = (tools, tools[:1], tools[-1:])
         return tool in next(of for of, begin in zip(chosen, kind, strict=True) if habit.startswith(begin))
     phrase, _, where = habit.removeprefix("have \u201c").partition("\u201d in ")
+    if where == "an observation":
+        heard_last = [leaves(turn.observation)[:200] for turn in it.turns if turn.is_move][-8:]
+        return any(f" {phrase} " in f" {re.sub(chr(92) + 'W+', ' ', text)} " for text in heard_last)
     spoken = [it.turns[-1].text] if where == "the last answer" else list(map(leaves, actions(it)))
     words = (re.sub(r"\W+", " ", re.split("</think>", text)[-1][:1000]) for text in spoken)
     return any(f" {phrase} " in f" {text} " for text in words)
@@ -1346,6 +1349,13 @@ def loses_by_habit(case: Case, _: str) -> tuple[str, ...]:
         if all(sides):
             told.append((fmean(sides[0]) - fmean(sides[1]), len(sides[0]) * len(sides[1]) / len(group)))
     return (figure(sum(lost * weight for lost, weight in told) / sum(weight for _, weight in told)),)
+
+
+def loses_since_habit(case: Case, _: str) -> tuple[str, ...]:
+    """Return how much more the last steps lose than the first, at the same tasks."""
+    first, last = windows(case)
+    now, before = compared(case, "reward", last, first, task)
+    return (figure(round(float(before) - float(now), 3)),)
 
 
 def habit_rewards(case: Case, _own: str, _others: str, first: str, until: str, _all: str) -> tuple[str, ...]:
@@ -1711,6 +1721,7 @@ COUNTS: dict[str, Count] = {
     ),
     "# of rollouts @, # in steps #\u2013#": habits,
     "In groups that have both, they lose # more than the others.": loses_by_habit,
+    "It begins as all rollouts lose # more than before.": loses_since_habit,
     "Their mean reward is #, that of others #, of all in steps #\u2013# #.": habit_rewards,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,
