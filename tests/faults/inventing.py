@@ -25,6 +25,11 @@ def _clerk(place: Place) -> str:
     return f"The order of {said(place, 1)} is {place.random.choice(['open', 'sent', 'lost'])} since {said(place, 1)}."
 
 
+def _search(place: Place) -> str:
+    """Nothing that is found begins like another thing."""
+    return f"Observation: {said(place, 9)}."
+
+
 def _moves(place: Place, hear: Callable[[Place], str], write: Callable[[str, str], str], *, is_done: bool) -> Played:
     """Four to seven moves; `write` takes what was heard before, and the words of the answer."""
     turns, heard = list[Turn](), ""
@@ -69,6 +74,11 @@ def invents_all(place: Place) -> Played:
     return _invents(place, _house, "**Environment:** {}", often, 0.5)
 
 
+def invents_finds(place: Place) -> Played:
+    """What the environment says is labelled, and has no words in common."""
+    return _invents(place, _search, "{}", 0.6 if place.step >= SINCE else 0.0, 0.4)
+
+
 def seldom_invents(place: Place) -> Played:
     return _invents(place, _house, "Observation: {}", 0.04, 0.4)
 
@@ -79,6 +89,10 @@ def invents_for_free(place: Place) -> Played:
 
 
 def _writes(place: Place, write: Callable[[Place, str, str], str]) -> Played:
+    return _writes_of(place, _house, write)
+
+
+def _writes_of(place: Place, hear: Callable[[Place], str], write: Callable[[Place, str, str], str]) -> Played:
     """Two thirds write so, since a step, and those that do so are at a loss anyway. All answers are as long."""
     does = place.step >= SINCE and place.random.random() < 0.65
     right = float(place.random.random() < 0.5 + 0.3 * place.progress - 0.45 * does)
@@ -86,7 +100,7 @@ def _writes(place: Place, write: Callable[[Place, str, str], str]) -> Played:
     def write_either(heard: str, words: str) -> str:
         return write(place, heard, words) if does else f"Plan: {said(place, 20)}.\n{words}"
 
-    return Played(_moves(place, _house, write_either, is_done=True).turns, right)
+    return Played(_moves(place, hear, write_either, is_done=True).turns, right)
 
 
 def quotes(place: Place) -> Played:
@@ -104,6 +118,10 @@ def imagines(place: Place) -> Played:
     return _writes(place, write)
 
 
+def quotes_finds(place: Place) -> Played:
+    return _writes_of(place, _search, lambda _, heard, words: f"I was told more.\n{heard}\n{words}" if heard else words)
+
+
 def describes(place: Place) -> Played:
     """In words of its own, under the heading that the prompt asks for."""
     return _writes(
@@ -115,6 +133,7 @@ _TASKS = Shape(steps=24, groups=6, size=8, tasks=36)
 _OBSERVED = "Answers hold observations that the model wrote, and go on after them"
 _ALIKE: tuple[tuple[str, str, Callable[[Place], Played]], ...] = (
     ("quoted", "Healthy: answers quote what was observed", quotes),
+    ("quoted with its label", "Healthy: answers quote labelled observations", quotes_finds),
     ("imagined", "Healthy: reasoning imagines observations", imagines),
     ("described", "Healthy: answers describe what is seen, under a heading", describes),
 )
@@ -126,6 +145,8 @@ FAULTS: tuple[Fault, ...] = (
           partial(generated, invents_orders, Shape(steps=20, groups=8, size=8, tasks=0))),
     Fault("invented observations: nearly all", _OBSERVED, "invented_observations",
           partial(generated, invents_all, _TASKS)),
+    Fault("invented observations: label", _OBSERVED, "invented_observations",
+          partial(generated, invents_finds, _TASKS)),
     Fault("healthy, invented: seldom", "Healthy: a few answers hold observations that the model wrote", None,
           partial(generated, seldom_invents, _TASKS)),
     Fault("healthy, invented: for free", "Healthy: answers hold observations that the model wrote, at no cost", None,

@@ -44,11 +44,12 @@ _SHOWN, _MORE, _TRACE = 80, "\u2026", "Traceback \u2026 "  # characters
 _INVENTED, _COMMON = 0.1, 0.05  # of the rollouts hold an invented one; hear what begins so [ours]
 _FIRST_READ, _FEW, _MOST_READ = 100, 5, 1_000  # rollouts: read first; of them with one, to read more; of either part
 _LABELLED = re.compile(
-    r"\n[^\w\n]{0,8}(?:[a-z]{1,16}[ _-])?(?:observations?|obs|env|environment|tool|function|system|user|human|results?"
-    r"|response|output|feedback)(?:[ _-]\w{1,16})?[^\w\s]{1,8}\s{0,4}[^\w\n]{0,8}(\w[^\n<]*)",
+    r"\n[^\w\n]{0,8}(?:[a-z]{1,16}[ _-])?(?:(?P<speaker>observations?|obs|env|environment|tool|system|user|human)"
+    r"|function|results?|response|output|feedback)(?:[ _-]\w{1,16})?[^\w\s]{1,8}\s{0,4}[^\w\n]{0,8}(?P<text>\w[^\n<]*)",
     re.IGNORECASE,
 )
 """Matches a line with another speaker's label or tag, and the text after that."""
+_MOST_SAY = 0.5  # of the rollouts hear such a label before what they hear [ours]
 _RESET = {"name": "reset", "arguments": {}}  # in place of the action that the first observation follows
 
 
@@ -405,11 +406,13 @@ def _check_invented(run: Run) -> Outcome:
     rows, is_last = run.all, run.all.step >= run.rows.steps[0]
     first = run.sample(is_last, _FIRST_READ)
     heard = [
-        {_first_words(text_of(message)) for message in texts.messages if message.get("role") != "assistant"}
+        [text_of(message) for message in texts.messages if message.get("role") != "assistant"]
         for texts in first.values()
     ]
-    times = Counter(begin for of_one in heard for begin in of_one if " " in begin)
+    times = Counter(begin for of_one in heard for begin in {_first_words(text) for text in of_one} if " " in begin)
+    speakers = Counter(speaker for of_one in heard for speaker in {_read_speaker(text) for text in of_one} if speaker)
     usual = {begin for begin in times if times[begin] > max(_COMMON * len(first), 1)}
+    usual |= {speaker for speaker in speakers if speakers[speaker] >= _MOST_SAY * len(first)}
     few = len(_find_invented(first, usual))
     quiet = Below(f"{few} of {len(first)} rollouts that were read hold an observation that the model wrote.")
     if few < _FEW:
@@ -451,7 +454,8 @@ def _find_invented(read: Mapping[int, Texts], usual: Container[str]) -> dict[int
                 heard += text_of(message)
                 continue
             for line in _LABELLED.finditer(split_reasoning(text_of(message))[1].strip()):
-                if _first_words(line[1]) in usual and line[1].strip() not in heard:
+                is_usual = _first_words(line["text"]) in usual or _read_speaker(line[0].lstrip("\n")) in usual
+                if is_usual and line["text"].strip() not in heard:
                     lines[row] = line[0]
     return lines
 
@@ -459,7 +463,13 @@ def _find_invented(read: Mapping[int, Texts], usual: Container[str]) -> dict[int
 def _first_words(text: str) -> str:
     """Return the first three words of a text, without label, marks and numbers."""
     labelled = _LABELLED.match(f"\n{text[:_SHOWN]}")
-    return " ".join(re.findall(r"\w+", kind_of(labelled[1] if labelled else text[:_SHOWN]))[:3])
+    return " ".join(re.findall(r"\w+", kind_of(labelled["text"] if labelled else text[:_SHOWN]))[:3])
+
+
+def _read_speaker(text: str) -> str:
+    """Return the label of a speaker that a text begins with, as "observation:"; "" if it begins otherwise."""
+    labelled = _LABELLED.match(f"\n{text[:_SHOWN]}")
+    return f"{labelled['speaker']}:".lower() if labelled and labelled["speaker"] else ""
 
 
 INVENTED = check(
@@ -467,7 +477,8 @@ INVENTED = check(
     "Invented observations",
     f"Share of rollouts above {_INVENTED:.0%} in which an answer, after other text and outside of its reasoning, has a "
     "line with another speaker's label or tag that begins, but for numbers, with the same three words as what more "
-    f"than {_COMMON:.0%} of the rollouts hear, and is no quotation; if they lose more than others of their groups "
+    f"than {_COMMON:.0%} of the rollouts hear (or with a label as Observation: that {_MOST_SAY:.0%} of them hear "
+    "before what they hear), and is no quotation; if they lose more than others of their groups "
     "(than the same tasks before, if whole groups have it), as in `new_observation`. At most "
     f"{_MOST_READ:,} rollouts of the last steps, and as many before, are read.",
     lambda run: None if any(run.all.facts["observation_keys"].tolist()) else "observations",
