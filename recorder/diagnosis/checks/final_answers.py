@@ -212,10 +212,14 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
     paid, missed = wrong & answers.solved, equal & ~answers.solved
     if equal.mean() < _EQUAL:
         return None
+    is_paid = paid.sum() >= _WRONG * wrong.sum() and len(np.unique(answers.rows.group[paid])) >= ENOUGH
     titles = {
         "answers that contradict their reference count as right": (paid, wrong, _WRONG, paid),
-        "answers that equal their reference do not count as right": (missed, equal, _MISSED, _find_unpaid(answers)),
-    }
+        # Where wrong answers count, too, rewards may have changed places within groups.
+        "answers that equal their reference do not count as right": (
+            missed, equal, _MISSED, missed if is_paid else _find_unpaid(answers)
+        ),
+    }  # fmt: skip
     findings = [
         (f"{affected.sum():,} of {of.sum():,} {title}", affected)
         for title, (affected, of, limit, by_group) in titles.items()
@@ -238,7 +242,9 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
         )
     is_missed = findings[0][0].endswith("do not count as right")
     sentences += (tolerance := [] if len(findings) > 1 or is_missed else _tell_tolerance(answers, wrong))
-    since, over_time = _compare_over_time(read_spread(run, answers.column)) if is_missed else ({}, [])
+    spread = read_spread(run, answers.column)
+    of = spread.equal if is_missed else spread.is_another(references) | spread.is_other_number
+    since, over_time = _compare_over_time(spread, of, is_right=is_missed)
     return Card(
         id="final_answers",
         title=findings[0][0],
@@ -250,7 +256,7 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
         "value in another notation."
         if is_notation
         else "Look at what changed in the reward function, or in what that calls, at this step."
-        if over_time
+        if over_time and is_missed
         else "Check that a reward is computed with the reference of its own task, and returned in the order of the "
         "completions.",
         **extent(run, answers, affected),
@@ -278,13 +284,17 @@ def _tell_tolerance(answers: Answers, wrong: Bools) -> list[str]:
     return [f"{near.sum():,} that count are within {exact_percent(most)} of their reference; {others}."]
 
 
-def _compare_over_time(spread: Answers) -> tuple[dict[str, Any], list[str]]:
-    """Return since when right answers do not count, as fields of a card, and a sentence if some count before."""
-    right, solved = spread.rows.where(spread.equal), spread.solved[spread.equal]
-    fields = {**above(right.by_step(~solved), _MISSED), "measure": "right answers that do not count"}
-    is_early = right.step < (fields["since_step"] or 0)
+def _compare_over_time(spread: Answers, of: Bools, *, is_right: bool) -> tuple[dict[str, Any], list[str]]:
+    """Return since when right answers do not count, or wrong ones do, as fields of a card, and a sentence on those
+    before and since. `of` is (M) True for the answers that are right, or wrong.
+    """
+    rows, solved = spread.rows.where(of), spread.solved[of]
+    kind, limit = ("right answers that do not count", _MISSED) if is_right else ("wrong answers that count", _WRONG)
+    fields = {**above(rows.by_step(solved != is_right), limit), "measure": kind}
+    is_early = rows.step < (fields["since_step"] or 0)
     before, after = (f"{solved[side].sum():,} of {side.sum():,}" for side in (is_early, ~is_early))
-    sentence = f"Of right answers of all steps that were read, {before} counted before, and {after} since."
+    which = "right" if is_right else "wrong"
+    sentence = f"Of {which} answers of all steps that were read, {before} counted before, and {after} since."
     return fields, [sentence] * bool(is_early.any())
 
 

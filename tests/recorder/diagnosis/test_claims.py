@@ -2294,14 +2294,15 @@ def such_answers(case: Case, text: str, *_: str) -> tuple[str, ...]:
     return (text if is_right else str(known)), *_[:1]
 
 
-def right_over_time(case: Case, *groups: str) -> tuple[str, ...]:
-    """Return of how many right answers that were read those before a step count, and those since."""
-    mine = [it for it in case.run.rollouts if is_compared(it) and given(it) == right(it)]
+def counted_over_time(case: Case, kind: str, *groups: str) -> tuple[str, ...]:
+    """Return of how many right or wrong answers that were read those before a step count, and those since."""
+    every = [it for it in case.run.rollouts if is_compared(it)]
+    mine = [it for it in every if (given(it) == right(it) if kind == "right" else contradicts(case, it))]
     before, since = (
         fmean(case.solved(it) for it in mine if (it.step < (case.card.since_step or 0)) is side)
         for side in (True, False)
     )
-    return *about(groups[0], groups[1], before), *about(groups[2], groups[3], since)
+    return kind, *about(groups[0], groups[1], before), *about(groups[2], groups[3], since)
 
 
 def contradicts(case: Case, it: Rollout) -> bool:
@@ -2426,7 +2427,7 @@ COUNTS |= {
     "Of the answers that count as right, # equal their reference.": lambda c, _: (
         percent(fmean(given(it) == right(it) for it in c.last if c.solved(it))),
     ),
-    "Of right answers of all steps that were read, # of # counted before, and # of # since.": right_over_time,
+    "Of # answers of all steps that were read, # of # counted before, and # of # since.": counted_over_time,
     "# equal their reference; # are another number, or another task's reference; # are neither.": lambda c, *_: (
         str(sum(given(it) == right(it) for it in c.last if is_compared(it))),
         str(sum(contradicts(c, it) for it in c.last if is_compared(it))),
