@@ -18,7 +18,7 @@ _WHOLE = 0.8  # of the rollouts can count as solved: fewer are said
 _MOVED = 0.5  # of the rollouts have another value of a column than at first: its mix changed [ours]
 SLIGHTLY_MOVED = 0.2  # the same: it changed enough to hide a rise [ours]
 _SHARED = 0.25  # of the rollouts of both sides have values that both have: else these cannot be compared [ours]
-DIFFICULTY = re.compile(r"level|difficult|stage|curriculum|tier", re.IGNORECASE)
+DIFFICULTY = re.compile(r"level|difficult|stage|curriculum|tier|rating|elo$", re.IGNORECASE)
 
 
 class Outcome(NamedTuple):

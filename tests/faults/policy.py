@@ -74,9 +74,11 @@ def unsolvable_out_of_turns(place: Place) -> Played:
 
 
 def too_hard(place: Place) -> Played:
-    """Three quarters of the tasks cannot be solved, and some of the others hardly."""
+    """Three quarters of the tasks, those of the highest ratings, cannot be solved, and some of the others hardly."""
     is_hit = place.task % 4 != 1
-    return answered(place, parts={"correct": 0.0 if is_hit else chance(place, 0.02 * 2 ** (place.task // 4 % 5))})
+    right = 0.0 if is_hit else chance(place, 0.02 * 2 ** (place.task // 4 % 5))
+    rating = (2400 if is_hit else 1200) + 100 * (place.task % 10)
+    return answered(place, parts={"correct": right}, metadata={"rating": rating})
 
 
 def hard(place: Place) -> Played:

@@ -1,5 +1,6 @@
 """Finds tasks that are never solved, and places in which nothing, or hardly anything, is solved."""
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
@@ -37,6 +38,7 @@ _HEARD = 32  # rollouts of either side whose observations are read
 _HALF, _HARDLY = 0.5, 0.1  # of these, that have the same line; of the others, at most [ours]
 _WORDS = "of them that were read", "others"
 _PLACES = 8  # of one kind, with the most rollouts, that are compared [ours]
+_NEARLY_ALL, _NUMBER = 0.9, re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")  # of their rollouts have such a level [ours]
 _RARELY = 0.1  # of the share that is solved elsewhere: hardly anything is solved [ours]
 _VERIFY = "Verify these references by hand first: the model may be right."
 
@@ -106,6 +108,7 @@ def _check_never(run: Run) -> Outcome:
             *[f"If all tasks were equally hard, chance would leave {by_chance} unsolved."] * bool(by_chance),
             _describe_extent(affected),
             *more,
+            *_describe_levels(run, np.isin(run.all.task, np.flatnonzero(hopeless))),
             *(agreed := _name_agreed(run, hopeless)),
         ),
         suggestion=_VERIFY
@@ -124,6 +127,23 @@ def cost_beside(run: Run, own: Bools) -> float:
 
 def _describe_extent(own: Bools) -> str:
     return f"{int(own.sum())} attempts are in the last steps: {percent(float(own.mean()))} of their rollouts."
+
+
+def _describe_levels(run: Run, hopeless: Bools) -> list[str]:
+    """Return a sentence on the level of difficulty from which on nothing is solved, if nearly all of the `hopeless`
+    rollouts, (N,) of all steps, have it; none if there is none.
+    """
+    won = run.scale.success.solved(run.all)
+    for field, names, codes in list_kinds(run):
+        if not DIFFICULTY.search(field) or not all(_NUMBER.fullmatch(name) for name in names):
+            continue
+        level = np.array([*map(float, names), -np.inf])[codes]  # a code of -1 is the last
+        best = level[won].max(initial=-np.inf)
+        beyond = level > best
+        if beyond.any() and best > -np.inf and (beyond & hopeless).sum() >= _NEARLY_ALL * hopeless.sum():
+            first, share = float(level[beyond].min()), percent(float(won[~beyond & (level > -np.inf)].mean()))
+            return [f"Of {field} {first:g} and more no rollout was solved, of lower ones {share} were."]
+    return []
 
 
 def _count_unsure(unsolved: Bools, hopeless: Bools, where: str = "") -> list[str]:

@@ -114,7 +114,7 @@ def _check_turns(run: Run) -> Outcome:
     # If solvable tasks end in time, the others run out of turns because they are unsolvable.
     others = ~np.isin(rows.task, np.flatnonzero(never_solved(run)))
     is_of_hopeless = bool(others.any()) and float(ended[others].mean()) <= limit
-    sentences = [] if turns is None else [f"They have {figure(turns)} turns on average."]
+    sentences = [] if turns is None else [_describe_turns(rows, ended, turns)]
     if alone is not None:
         sentences.append(
             f"{percent(alone)} of them repeat no action, neither at the same observation, nor in turn, nor at the end."
@@ -141,6 +141,19 @@ def _check_turns(run: Run) -> Outcome:
         may_remain=first == run.all.steps[0] and _learns_at_limit(run),
         explains=() if is_of_hopeless else ("task_mix", "never_solved", "forgotten"),
     )
+
+
+def _describe_turns(rows: Rows, ended: Bools, turns: float) -> str:
+    """Return a sentence on the turns after which rollouts end, whose mean is `turns`; of several evals, of each."""
+    if len(rows.present) < 2:
+        return f"They have {figure(turns)} turns on average."
+    inside = {name: of for name in rows.present if ended[of := rows.in_eval(name)].any()}
+    often = sorted(inside, key=lambda name: (-float(ended[inside[name]].mean()), name))
+    parts = [
+        f"{name} {percent(float(ended[inside[name]].mean()))} ({figure(mean(rows.turns[ended & inside[name]]))})"
+        for name in often
+    ]
+    return f"By eval, with their mean number of turns: {listed(parts)}."
 
 
 def _learns_at_limit(run: Run) -> bool:

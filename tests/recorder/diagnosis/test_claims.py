@@ -529,6 +529,13 @@ def is_hopeless(case: Case) -> Callable[[Rollout], bool]:
     return lambda it: task(it) in hopeless(case, case.card.title)
 
 
+def unsolved_from(case: Case, column: str, level: str, _: str) -> tuple[str, ...]:
+    levels = {float(it.metadata[column]) for it in case.run.rollouts if case.solved(it)}
+    first = min(float(it.metadata[column]) for it in case.run.rollouts if it.metadata[column] > max(levels))
+    lower = [case.solved(it) for it in case.run.rollouts if it.metadata[column] < float(level)]
+    return column, f"{first:g}", percent(fmean(lower))
+
+
 def by_family(rollouts: Iterable[Rollout]) -> dict[str, list[Rollout]]:
     return {
         task(mine[0]).partition("/")[0] + "/": mine for mine in grouped(rollouts, lambda it: task(it).split("/")[0])
@@ -1824,6 +1831,7 @@ COUNTS: dict[str, Count] = {
     "In # of # failed rollouts that were read (of groups with a solved one), and # of # solved ones, the environment "
     "says \u201c@\u201d, or the like.": lambda c, *groups: read_error(c, *groups, varies=True),
     "@: none of # attempts over the whole run solved it (@).": never_in,
+    "Of metadata.# # and more no rollout was solved, of lower ones # were.": unsolved_from,
     "# attempts are in the last steps: # of their rollouts.": lambda c, *_: (
         str(sum(map(is_hopeless(c), c.last))), c.share(is_hopeless(c)),
     ),

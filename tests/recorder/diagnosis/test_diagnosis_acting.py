@@ -1,5 +1,6 @@
 """Diagnostics of what the policy does, against figures that were worked out by hand."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -76,6 +77,17 @@ def test_a_turn_limit_that_none_of_them_solves_costs_what_they_lose() -> None:
     found = card(diagnose_rows(rows), "turn_limit")
     assert found.cost == pytest.approx(0.75)
     assert found.evidence[-1] == "Most often task 0 (75%), task 1 (75%) and task 2 (75%)."
+
+
+def test_turns_that_run_out_are_told_of_each_eval() -> None:
+    is_shop = TASK == 0
+    over = np.where(is_shop, PLACE % 4 != 0, PLACE % 4 == 1)
+    rows = rows_of(
+        reward=np.where(over, 0.0, 1.0), stop_reason=np.where(over, StopReason.TURN_LIMIT, StopReason.DONE),
+        turns=np.where(is_shop, 6, 25),
+    )  # fmt: skip
+    found = card(diagnose_rows(replace(rows, eval=np.where(is_shop, 0, 1), evals=["shop", "quest"])), "turn_limit")
+    assert found.evidence[0] == "By eval, with their mean number of turns: shop 75% (6) and quest 25% (25)."
 
 
 def test_turns_that_run_out_on_hopeless_tasks_alone_follow_from_them() -> None:
