@@ -111,7 +111,7 @@ def order_cards(cards: Sequence[Card], lost: Floats) -> tuple[Card, ...]:
         sorted(
             linked,
             key=lambda card: (
-                not (card.is_setup and (card.eval or cost[card.id] >= least)),
+                not (card.is_setup and (card.eval or cost[card.id] >= least) and not behind[card.id]),
                 *place_of(card.id),
                 -cost[card.id],
             ),
