@@ -103,8 +103,11 @@ def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance:
 
 
 def is_slight(run: Run, card: Card) -> bool:
-    """Return True if a finding costs little of the loss of the run; one of an eval alone costs much there."""
-    return not card.eval and card.cost is not None and card.cost <= _LEFT * run.fall.lost
+    """Return True if a finding costs little of the loss of the run; one of an eval alone costs much there, and a fault
+    of the set-up takes the signal from many rollouts, however little they lose.
+    """
+    hits_many = card.is_setup and card.own is not None and card.own.any() and card.own.mean() > _LEFT
+    return not card.eval and not hits_many and card.cost is not None and card.cost <= _LEFT * run.fall.lost
 
 
 def fades(run: Run, card: Card, most: float = _FADED) -> bool:

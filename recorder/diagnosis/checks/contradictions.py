@@ -8,7 +8,9 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.links import exactly, ids
 from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, ends
+from logs_ui.recorder.diagnosis.waterfall import has_cause
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
+from logs_ui.recorder.vocabulary import LossCause
 
 _SHARE = 0.1
 _FEW = 8  # rollouts, or pairs
@@ -160,8 +162,9 @@ def _check_inconsistent(run: Run) -> Outcome:
     odd_of: dict[str, Bools] = {}
     compared, differing = np.zeros(len(completion), bool), np.zeros(len(completion), bool)
     lost = 0.0
+    has_failed = has_cause(rows, LossCause.INFRASTRUCTURE)[is_known]  # what failed is scored 0, whatever it says
     for name, values in rows.values.items():
-        spread = spreads(values[is_known], completion)
+        spread = spreads(np.where(has_failed, np.nan, values[is_known]), completion)
         compared |= np.isfinite(spread)
         differing |= np.isfinite(spread) & (spread > SAME)
         differs = np.isfinite(spread) & (spread > _OF_RANGE * max(extent(values), 1e-6))

@@ -9,6 +9,7 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import change, fit_ramp
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER
+from logs_ui.recorder.diagnosis.habits import describe_begun
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import mean, tried
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
@@ -98,7 +99,10 @@ def _check_forgotten(run: Run) -> Outcome:
         f"solve {'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
         cost=max(float((run.lost[affected & of[is_last]] - loss[before].mean()).sum()), 0.0) / len(run.rows),
         than="before",
-        evidence=(sentence,),
+        evidence=(
+            sentence,
+            *describe_begun(run, np.isin(run.all.id, rows.id[before]), np.isin(run.all.id, rows.id[since])),
+        ),
         suggestion=(
             f"Look first at what changed there about step {first:,}: the environment, tests, the reward function. Else "
             "return"

@@ -39,6 +39,7 @@ _HALF, _HARDLY = 0.5, 0.1  # of these, that have the same line; of the others, a
 _WORDS = "of them that were read", "others"
 _PLACES = 8  # of one kind, with the most rollouts, that are compared [ours]
 _NEARLY_ALL, _NUMBER = 0.9, re.compile(r"-?\d{1,15}(?:\.\d{1,15})?")  # of their rollouts have such a level [ours]
+_FEW = 0.25  # of the last rollouts: a run that improves has so many of tasks that are too hard [ours]
 _RARELY = 0.1  # of the share that is solved elsewhere: hardly anything is solved [ours]
 _VERIFY = "Verify these references by hand first: the model may be right."
 
@@ -116,6 +117,7 @@ def _check_never(run: Run) -> Outcome:
         else "Drop them, start with easier tasks (curriculum), or verify by hand that they are solvable.",
         where=links.tasks(names),
         own=affected,
+        may_remain=not agreed and bool(affected.mean() <= _FEW),  # they may be hard
     )
 
 

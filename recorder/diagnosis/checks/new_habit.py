@@ -2,20 +2,17 @@
 now, and that loses.
 """
 
-import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from itertools import pairwise
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
-from logs_ui.recorder.action_text import observed_text, split_reasoning, tool_of
 from logs_ui.recorder.diagnosis import links
-from logs_ui.recorder.diagnosis.answers import text_of
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, needs, uncovered
 from logs_ui.recorder.diagnosis.change_point import above, change
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER
+from logs_ui.recorder.diagnosis.habits import BEGINNING, HEARD, OF_ANSWER, OF_OBSERVATION, list_habits, list_tools
 from logs_ui.recorder.diagnosis.largest_differences import Sides, time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import mean
@@ -26,31 +23,9 @@ from logs_ui.recorder.diagnosis.wording import figure, percent
 _SHARE, _RARER = 0.2, 3  # of the rollouts; times rarer at first [ours]
 _PART = 0.5  # of what all lose more than at first, at least: a habit that costs less does not explain it [ours]
 _FIRST_READ, _MOST_READ = 128, 2_500  # rollouts, of the last steps and of others: to find habits; to compare [ours]
+_USUAL = 0.5  # of the rollouts call a tool at first: then not to call it is a habit [ours]
 _LOOKED = 50  # habits that are compared, those that grew most [ours]
-_ACTIONS, _LENGTH = 50, 1_000  # of a rollout; characters of a text [ours]
-_HEARD, _BEGINNING = 8, 200  # last observations of a rollout; characters of each [ours]
-_MOST_HEAR, _NEAR = 0.5, 2  # of the rollouts; steps between its begin and that of the loss [ours]
-_OF_ANSWER, _OF_OBSERVATION = "in the last answer", "in an observation"
-
-
-def _list_habits(texts: Texts) -> Iterator[str]:
-    """Yield what a rollout does, as a predicate of rollouts; first what tells more."""
-    actions = [action for entry in texts.actions if (action := entry.get("action")) is not None][-_ACTIONS:]
-    tools = [tool for action in actions if (tool := tool_of(action)) is not None]
-    yield from (f"call {tool}" for tool in tools)
-    if tools:
-        yield from (f"begin with a call of {tools[0]}", f"end with a call of {tools[-1]}")
-    answers = [text_of(message) for message in texts.messages if message.get("role") == "assistant"][-1:]
-    heard = [observed_text(entry.get("observation")) or "" for entry in texts.actions][-_HEARD:]
-    for said, length, ending in (
-        ([observed_text(action) or "" for action in actions], _LENGTH, "in an action"),
-        ([split_reasoning(answer)[1] for answer in answers], _LENGTH, _OF_ANSWER),
-        (heard, _BEGINNING, _OF_OBSERVATION),
-    ):
-        words = [re.findall(r"\b\w{1,40}\b", text[:length]) for text in said]
-        yield from (f"have \u201c{a} {b}\u201d {ending}" for of in words for a, b in pairwise(of))
-        if ending != _OF_OBSERVATION:
-            yield from (f"have \u201c{word}\u201d {ending}" for of in words for word in of)
+_MOST_HAVE, _NEAR = 0.5, 2  # of the rollouts; steps between its begin and that of the loss [ours]
 
 
 class _Fall(NamedTuple):
@@ -81,23 +56,22 @@ def _check(run: Run) -> Outcome:
     fall = _find_fall(run, sides)
     if fall is None:
         return uncovered(run) or Below("No more is lost than before, beyond chance: no habit that spread explains it.")
-    first, last = (
-        [dict.fromkeys(_list_habits(texts)) for texts in run.sample(fall.among & of, _FIRST_READ).values()]
-        for of in (~fall.late, fall.late)
-    )
+    samples = [list(run.sample(fall.among & of, _FIRST_READ).values()) for of in (~fall.late, fall.late)]
+    tools = list_tools(samples[0], _USUAL)
+    first, last = ([dict.fromkeys(list_habits(texts, tools)) for texts in sample] for sample in samples)
     if not any(first) or not any(last):
         return NotJudged("The texts of the rollouts cannot be read.")
     count, chosen = _list_grown(first, last, limit)
     read = dict[int, Texts]()
     for of in (fall.late, ~fall.late) if chosen else ():  # whole groups
         read |= run.sample(of & (rows.group % (of.sum() // _MOST_READ + 1) == 0), 2 * _MOST_READ)
-    is_read, habits = np.isin(rows.id, list(read)), {row: set(_list_habits(texts)) for row, texts in read.items()}
+    is_read, habits = np.isin(rows.id, list(read)), {row: set(list_habits(texts, tools)) for row, texts in read.items()}
     weighed = (
         _weigh(rows, fall, habit, np.isin(rows.id, [row for row in habits if habit in habits[row]]), is_read, count)
         for habit in chosen
     )
     # An answer may tell of what went wrong before, so what was heard goes before it, and an action first.
-    later, is_last = (_OF_ANSWER, _OF_OBSERVATION), rows.step >= run.rows.steps[0]
+    later, is_last = (OF_ANSWER, OF_OBSERVATION), rows.step >= run.rows.steps[0]
     worst = max(
         filter(None, weighed), key=lambda of: ([not of.habit.endswith(end) for end in later], of.cost), default=None
     )
@@ -120,7 +94,7 @@ def _check(run: Run) -> Outcome:
         ),
         suggestion="Read such observations, and what was done before them: the environment answers otherwise than at "
         "first, or the policy asks for something else."
-        if habit.endswith(_OF_OBSERVATION)
+        if habit.endswith(OF_OBSERVATION)
         else "Read some beside others of their groups. Unless it only follows from a failure, the policy learned "
         "it: find what paid for it when it began, or return to a checkpoint before that, with a KL term.",
         where=links.ids(rows.id[has_habit & is_last]),
@@ -132,7 +106,8 @@ def _check(run: Run) -> Outcome:
 
 def _find_fall(run: Run, sides: Sides) -> _Fall | None:
     """Return what is lost more in the last steps than in the first, or else than before the loss jumped: a run that
-    learned first lost less before it fell. None if that may be chance.
+    learned first lost less before it fell; or else since the turns or tokens of rollouts changed. None if that may be
+    chance.
     """
     rows, late = run.all, sides.late
     lost: Floats = np.maximum(losses(rows, run.scale), 0.0)
@@ -142,6 +117,14 @@ def _find_fall(run: Run, sides: Sides) -> _Fall | None:
         more = compare(np.where(among, lost, np.nan), late, rows.group, sides.strata)
         if _is_sure(more, CHANCE):
             return _Fall(lost, late, among, sides.strata, step, more.value)
+    for values in (rows.turns, rows.completion_tokens):
+        known = np.where(np.isfinite(values), values, np.nan)
+        if (jump := change(trend := rows.by_step(known))) is None:
+            continue
+        step, every = int(trend[jump.place][0]), np.ones(len(rows), bool)
+        more = compare(lost, rows.step >= step, rows.group, sides.strata)
+        if _is_sure(more, SURER):
+            return _Fall(lost, rows.step >= step, every, sides.strata, step, more.value)
     return None
 
 
@@ -168,9 +151,9 @@ def _weigh(rows: Rows, fall: _Fall, habit: str, has_habit: Bools, is_read: Bools
     more = compare(np.where(is_read, fall.lost, np.nan), has_habit, rows.group, rows.group)
     if _is_sure(more, most) and rise.value * more.value >= _PART * fall.value:
         return _Costly(rise.value * more.value, habit, has_habit, more.value, within=True)
-    if not habit.endswith(_OF_OBSERVATION) or rise.chosen < _MOST_HEAR or fall.step is None:
+    if habit.endswith(OF_ANSWER) or rise.chosen < _MOST_HAVE or fall.step is None:
         return None
-    # Where most rollouts of each group hear it, the others tell too little: it has to begin as they lose more.
+    # Where most rollouts of each group have it, the others tell too little: it has to begin as they lose more.
     trend = rows.by_step(np.where(is_read, has_habit, np.nan))
     begin = change(trend)
     is_near = begin is not None and abs(trend[begin.place][0] - fall.step) <= _NEAR
@@ -184,15 +167,16 @@ def _is_sure(more: Difference | None, most: float) -> TypeGuard[Difference]:
 DIAGNOSTIC = check(
     "new_habit",
     "New habit",
-    f"Share of rollouts above {_SHARE:.0%} in the last steps that call a tool, begin or end with a call of it, have a "
-    "word or a pair of words in an action or in the last answer, or hear a pair of words (in the first "
-    f"{_BEGINNING} characters of one of the last {_HEARD} observations), if it was {_RARER} times rarer before all "
-    "fell, or else in the first steps, at the same tasks where these recur; if they lose more than others of their "
-    f"groups; and if this makes up at least {_PART:.0%} of what all lose more since. What {_MOST_HEAR:.0%} of the "
-    f"rollouts hear need not lose more within groups if it begins at most {_NEAR} steps from the one at which all lose "
-    f"more. The rise and the loss must have a probability below {SURER:.1%} by chance, corrected for the number of "
-    f"habits that spread so. Of these the {_LOOKED} that grew most are compared. At most some {_MOST_READ:,} rollouts "
-    "of the last steps, and as many before, are read. Silent unless more is lost than before, beyond chance.",
+    f"Share of rollouts above {_SHARE:.0%} in the last steps that call a tool, begin or end with a call of it, never "
+    f"call one that {_USUAL:.0%} called before, have a word or a pair of words in an action or in the last answer, or "
+    f"hear a pair of words (in the first {BEGINNING} characters of one of the last {HEARD} observations), if it was "
+    f"{_RARER} times rarer before all fell, or else in the first steps, at the same tasks where these recur; if they "
+    f"lose more than others of their groups; and if this makes up at least {_PART:.0%} of what all lose more since. "
+    f"What {_MOST_HAVE:.0%} of the rollouts do or hear need not lose more within groups if it begins at most {_NEAR} "
+    f"steps from the one at which all lose more. The rise and the loss must have a probability below {SURER:.1%} by "
+    f"chance, corrected for the number of habits that spread so. Of these the {_LOOKED} that grew most are compared. "
+    f"At most some {_MOST_READ:,} rollouts of the last steps, and as many before, are read. Silent unless more is lost "
+    f"than before, beyond chance, or, with a probability below {SURER:.1%}, since turns or tokens changed.",
     needs("a rollout", lambda run: len(run.rows)),
     _check,
     needs_calls=True,

@@ -1,0 +1,90 @@
+"""Tells what a rollout does, says and hears as predicates, to find those that begin during a run."""
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+
+from logs_ui.recorder.action_text import observed_text, split_reasoning, tool_of
+from logs_ui.recorder.diagnosis.answers import text_of
+from logs_ui.recorder.diagnosis.card import Run, Texts
+from logs_ui.recorder.diagnosis.prompt_changes import prompt_of
+from logs_ui.recorder.diagnosis.rollout_rows import Bools
+from logs_ui.recorder.diagnosis.wording import percent
+
+_ACTIONS, _LENGTH = 50, 1_000  # of a rollout; characters of a text [ours]
+HEARD, BEGINNING = 8, 200  # last observations of a rollout; characters of each [ours]
+OF_ANSWER, OF_OBSERVATION = "in the last answer", "in an observation"
+_OF_PROMPT = "in the prompt"
+_READ, _FEW = 64, 16  # rollouts of either side that are read; fewer tell nothing [ours]
+_MOST, _HARDLY = 0.6, 0.05  # of the later rollouts have it; of the earlier ones, at most [ours]
+
+
+def list_tools(some: Sequence[Texts], least: float) -> list[str]:
+    """Return the tools that at least the share `least` of some rollouts call."""
+    times = Counter(tool for texts in some for tool in dict.fromkeys(_list_calls(texts)))
+    return [tool for tool in times if times[tool] >= least * len(some)]
+
+
+def list_habits(texts: Texts, tools: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what a rollout does, as a predicate of rollouts, first what tells more; also which of `tools` it never
+    calls.
+    """
+    calls = _list_calls(texts)
+    yield from (f"call {tool}" for tool in calls)
+    if calls:
+        yield from (f"begin with a call of {calls[0]}", f"end with a call of {calls[-1]}")
+        yield from (f"never call {tool}" for tool in tools if tool not in calls)
+    answers = [text_of(message) for message in texts.messages if message.get("role") == "assistant"][-1:]
+    yield from _list_words([observed_text(action) or "" for action in _list_actions(texts)], "in an action")
+    yield from _list_words([split_reasoning(answer)[1] for answer in answers], OF_ANSWER)
+    yield from _list_pairs(_list_heard(texts), OF_OBSERVATION)
+
+
+def describe_begun(run: Run, before: Bools, since: Bools) -> list[str]:
+    """Return a sentence on what most of the (N,) rollouts `since` have and hardly any of those `before`: words of the
+    prompt, of an observation, of the last answer or of an action, in this order; none if there is nothing such.
+    """
+    earlier, later = (
+        [
+            dict.fromkeys([*_list_pairs([prompt_of(texts)], _OF_PROMPT), *list_habits(texts)])
+            for texts in run.sample(of, _READ).values()
+        ]
+        for of in (before, since)
+    )
+    if min(len(earlier), len(later)) < _FEW:
+        return []
+    old, new = (Counter(habit for habits in side for habit in habits) for side in (earlier, later))
+    begun = [
+        habit for habit in new if new[habit] >= _MOST * len(later) and old[habit] <= _HARDLY * len(earlier)
+    ]  # fmt: skip
+    order = (_OF_PROMPT, OF_OBSERVATION, OF_ANSWER)
+    most = max(begun, key=lambda habit: ([habit.endswith(end) for end in order], new[habit]), default=None)
+    if most is None:
+        return []
+    shares = (percent(count / len(side)) for count, side in ((new[most], later), (old[most], earlier)))
+    return [f"Of {len(later)} that were read {next(shares)} {most}, of {len(earlier)} before {next(shares)}."]
+
+
+def _list_actions(texts: Texts) -> list[object]:
+    return [action for entry in texts.actions if (action := entry.get("action")) is not None][-_ACTIONS:]
+
+
+def _list_calls(texts: Texts) -> list[str]:
+    return [tool for action in _list_actions(texts) if (tool := tool_of(action)) is not None]
+
+
+def _list_heard(texts: Texts) -> list[str]:
+    """Return the beginnings of a rollout's last observations."""
+    return [(observed_text(entry.get("observation")) or "")[:BEGINNING] for entry in texts.actions][-HEARD:]
+
+
+def _list_pairs(said: Sequence[str], ending: str) -> Iterator[str]:
+    words = (re.findall(r"\b\w{1,40}\b", text[:_LENGTH]) for text in said)
+    yield from (f"have \u201c{a} {b}\u201d {ending}" for of in words for a, b in pairwise(of))
+
+
+def _list_words(said: Sequence[str], ending: str) -> Iterator[str]:
+    yield from _list_pairs(said, ending)
+    words = (re.findall(r"\b\w{1,40}\b", text[:_LENGTH]) for text in said)
+    yield from (f"have \u201c{word}\u201d {ending}" for of in words for word in of)
