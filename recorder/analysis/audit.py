@@ -29,7 +29,8 @@ _METHOD = re.compile(r"^(?: {4}|\t)(?:async )?def ([a-z]\w*)\(", re.MULTILINE)
 _NO_TOOLS = {"reset", "get_reward", "step", "state", "close"}
 _NEWEST = 256  # rollouts that a diagnosis has audited: about a quarter of a second
 _MASKS = 0.5  # of the rollouts whose environment's tokens are to be masked [ours]
-_OTHERWISE = {"advantage", "groups_mixed"}  # no fault that is known, and one that the check of groups finds
+# No fault that is known, one that is a constant factor as of the learning rate, and one that the check of groups finds.
+_OTHERWISE = {"advantage", "advantage_spread", "groups_mixed"}
 
 
 def audit(
@@ -95,8 +96,10 @@ def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:
     if not any(check.rows for check in audited.checks):
         return NotJudged("Nothing of what an audit compares is recorded.")
     if not findings:
-        is_unexplained = any(finding.id == "advantage" for finding in audited.findings)
-        why = "Advantages follow from the rewards in no way that was tried" if is_unexplained else "No rollout differs"
+        titles = {finding.id: finding.title for finding in audited.findings}
+        is_unexplained, why = "advantage" in titles, "No rollout differs"
+        if spared := titles.get("advantage") or titles.get("advantage_spread"):
+            why = spared
         rows = diagnosed.rows
         masks = next(check.rows for check in audited.checks if check.check.name == "Mask")
         in_need = (rows.turns > 1) & (rows.facts["env_steps"] > 0) & np.isfinite(rows.env_tokens)

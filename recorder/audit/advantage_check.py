@@ -38,6 +38,7 @@ _TITLES = {
     "advantage_weights": "Advantages follow from other weights of the reward functions",
     "advantage_epsilon": "Another ε than the trainer's is added to the standard deviation",
     "advantage_scale": "Advantages are made in another way than the trainer's arguments say",
+    "advantage_spread": "Advantages are a few percent larger or smaller than the trainer's arguments say",
     "advantage_order": "Advantages belong to other rollouts of their batch",
     "advantage": "Advantages follow from the rewards in no way that was tried",
 }
@@ -80,12 +81,14 @@ def _check(recorded: Recorded) -> Looked:
 def _batches(recorded: Recorded, is_compared: Bools) -> Iterator[tuple[Ints, Batch]]:
     """Yield the batches with the indexes (B) of their rollouts; where rollouts have no batch, each group."""
     keys = np.where(recorded.batch >= 0, recorded.batch, -1 - recorded.group)
+    functions = np.isfinite(recorded.weights[is_compared]).any(0)  # a batch may lack some, as of another environment
+    usual = np.fmax.reduce(recorded.weights[is_compared][:, functions], 0, initial=np.nan)
     for key in np.unique(keys[is_compared]):
         rows = np.flatnonzero(is_compared & (keys == key))
         rows = rows[np.argsort(recorded.place[rows], kind="stable")]
         group = np.unique(recorded.group[rows], return_inverse=True)[1].astype(np.int64)
-        functions = np.isfinite(recorded.weights[rows]).any(0)
-        weights = np.nanmax(recorded.weights[rows][:, functions], 0)
+        weights = np.asarray(np.fmax.reduce(recorded.weights[rows][:, functions], 0), float)
+        weights[np.isnan(weights)] = usual[np.isnan(weights)]
         yield rows, Batch(recorded.values[rows][:, functions], weights, group, group, recorded.advantage[rows])
 
 
@@ -143,7 +146,8 @@ def _explanations(way: Way, sample: Batch) -> Iterator[_Explanation]:
         if weights != recorded_weights:
             faults["advantage_weights"] = f"The weights are {', '.join(map(figure, regrouped.weights))}. "
         if shape != way:
-            faults["advantage_scale"] = f"The advantages are {shape}; the arguments ask for {way}. "
+            name = "advantage_spread" if replace(shape, spread=way.spread) == way else "advantage_scale"
+            faults[name] = f"The advantages are {shape}; the arguments ask for {way}. "
         for candidate, sign in product([shape, *fitted], (1, -1)):
             all_faults = dict(faults)
             if candidate != shape:

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 
 from logs_ui.recorder.action_text import observed_text, split_reasoning, tool_of
@@ -15,6 +15,7 @@ from logs_ui.recorder.diagnosis.wording import percent
 _ACTIONS, _LENGTH = 50, 1_000  # of a rollout; characters of a text [ours]
 HEARD, BEGINNING = 8, 200  # last observations of a rollout; characters of each [ours]
 OF_ANSWER, OF_OBSERVATION = "in the last answer", "in an observation"
+_SHOWN = 80  # characters of an observation
 _OF_PROMPT = "in the prompt"
 _READ, _FEW = 64, 16  # rollouts of either side that are read; fewer tell nothing [ours]
 _MOST, _HARDLY = 0.6, 0.05  # of the later rollouts have it; of the earlier ones, at most [ours]
@@ -39,6 +40,14 @@ def list_habits(texts: Texts, tools: Sequence[str] = ()) -> Iterator[str]:
     yield from _list_words([observed_text(action) or "" for action in _list_actions(texts)], "in an action")
     yield from _list_words([split_reasoning(answer)[1] for answer in answers], OF_ANSWER)
     yield from _list_pairs(_list_heard(texts), OF_OBSERVATION)
+
+
+def quote(some: Iterable[Texts], habit: str) -> list[str]:
+    """Return a sentence that quotes an observation with the words of a habit; none if none of these rollouts has it."""
+    heard = (text for texts in some for text in _list_heard(texts) if habit in _list_pairs([text], OF_OBSERVATION))
+    text = " ".join(next(heard, "").split())
+    shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\u2026"
+    return [f"One is answered: {shown}"] * bool(text)
 
 
 def describe_begun(run: Run, before: Bools, since: Bools) -> list[str]:

@@ -28,6 +28,7 @@ _PENALTY = re.compile(r"penal|repe[at]|over(long|length)?$|too$|trunc|violat|tox
 _NOT = re.compile(r"no$|not$|non$|un|in(?!t)|invalid|wrong|bad|mis")
 _SHARED = 0.05  # of a function's rollouts that another one may score, too, if each has tasks of its own [ours]
 _TOP, _LEVELS = 0.05, 5  # share of the rollouts on the highest level; levels that are few [ours]
+_USUAL = 0.5  # of the rollouts have what the environment reports [ours]
 _FAR_BELOW = 0.25  # of the run's mark: an eval's own, of one that never reaches the run's, is of another scale [ours]
 
 ABOVE_0 = 2 * SAME
@@ -290,10 +291,17 @@ def _worth(rows: Rows, name: str, values: Floats) -> float:
     return extent * abs(rows.weights.get(name, 1.0))
 
 
+def _is_usual(rows: Rows, values: Floats) -> bool:
+    """Return True if most rollouts of the evals that have any of these values have one."""
+    is_known = np.isfinite(values)
+    return bool(is_known[np.isin(rows.eval, rows.eval[is_known])].mean() >= _USUAL)
+
+
 def _by_environment(rows: Rows) -> Success | None:
     """Return a definition by what the environment said when it ended the episode, or by its last reward, 0 or 1."""
     reported = rows.facts.get("env_success")
-    if reported is not None and (reported == 0).any():  # one that never says otherwise is no verdict
+    # One that never says otherwise is no verdict, nor one that failures alone have.
+    if reported is not None and (reported == 0).any() and ((reported == 1).any() or _is_usual(rows, reported)):
         return Success((Mark("env_success", 1.0),), "the environment's last observation reports success")
     done = rows.stop_reason == StopReason.DONE
     is_clear = levels(rows.env_reward_last[done]).tolist() in ([0, 1], [-1, 1])

@@ -271,6 +271,17 @@ def _measure_in_mix(run: Run, measure: _Measure) -> _Measure | None:
     return within[0] if within and all(of.is_sure(1, _SURE) for of in within) else None
 
 
+def _measure_halves(run: Run, measure: _Measure) -> _Measure | None:
+    """Return how a measure changed from the first half of each task's rollouts to the second, if it surely rises: the
+    first steps and the last may have few tasks in common. None if it does not, or tasks do not recur.
+    """
+    if not tasks_recur(run.all) or measure.is_sure(-1, _SURE):
+        return None
+    halves = compare_halves(run, measure.column, run.all.task)
+    within = replace(measure, change=halves, steps=_HALVES, alike="tasks of the last steps")
+    return within if within.is_sure(1, _FALL) else None
+
+
 def _falls_beside(run: Run, cards: Sequence[Card], chance: float) -> bool:
     """Return True if the outcome falls even without the rollouts of all findings. One that is about all rollouts, or
     began during the run, may always be the cause.
@@ -393,7 +404,7 @@ def _judge_rise(run: Run, outcome: _Measure) -> Verdict | None:
     """
     if outcome.is_sure(1, _SURE):
         return Verdict("improving", f"Healthy, improving: {outcome.course}")
-    if (within := _measure_in_mix(run, outcome)) is not None:
+    if (within := _measure_in_mix(run, outcome) or _measure_halves(run, outcome)) is not None:
         return Verdict("improving", f"Healthy, improving: {within.course}")
     deciding = run.scale.success.find_deciding(run.all)
     if deciding is None or outcome.is_sure(-1, _SURE):

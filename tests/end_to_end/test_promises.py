@@ -27,11 +27,11 @@ new_habit new_observation new_value no_room no_update not_finite parse_failures 
 signal_cliff staleness task_mix truncation turn_limit unfilled_prompts unseeded unsent_prompts wiring worse_place
 """
 AUDITED = """
-advantage advantage_epsilon advantage_groups advantage_order advantage_scale advantage_sign advantage_weights context
-context_prompt context_reasoning end_token evaluation_values evaluation_weights groups_mixed groups_size handed_empty
-handed_other logprobs_length logprobs_positive logprobs_zero mask_inserted mask_length mask_missing mask_sampled
-mask_shifted other_ids prompt_cut_left prompt_exchanged repeated_prompt retokenized reward_sum reward_weights
-template_tools
+advantage advantage_epsilon advantage_groups advantage_order advantage_scale advantage_sign advantage_spread
+advantage_weights context context_prompt context_reasoning end_token evaluation_values evaluation_weights groups_mixed
+groups_size handed_empty handed_other logprobs_length logprobs_positive logprobs_zero mask_inserted mask_length
+mask_missing mask_sampled mask_shifted other_ids prompt_cut_left prompt_exchanged repeated_prompt retokenized
+reward_sum reward_weights template_tools
 """
 CAUSES_OF_LOSS = "infrastructure invalid_reward loop never_submitted parse_failure truncation wrong_answer"
 VERDICTS = {

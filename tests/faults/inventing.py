@@ -132,8 +132,6 @@ def describes(place: Place) -> Played:
 _TASKS = Shape(steps=24, groups=6, size=8, tasks=36)
 _OBSERVED = "Answers hold observations that the model wrote, and go on after them"
 _ALIKE: tuple[tuple[str, str, Callable[[Place], Played]], ...] = (
-    ("quoted", "Healthy: answers quote what was observed", quotes),
-    ("quoted with its label", "Healthy: answers quote labelled observations", quotes_finds),
     ("imagined", "Healthy: reasoning imagines observations", imagines),
     ("described", "Healthy: answers describe what is seen, under a heading", describes),
 )
@@ -147,6 +145,10 @@ FAULTS: tuple[Fault, ...] = (
           partial(generated, invents_all, _TASKS)),
     Fault("invented observations: label", _OBSERVED, "invented_observations",
           partial(generated, invents_finds, _TASKS)),
+    Fault("invented observations: quoted", "Answers quote what was observed, which is a habit that loses", "new_habit",
+          partial(generated, quotes, _TASKS)),
+    Fault("invented observations: quoted with label", "Answers quote labelled observations, which is a habit that loses",
+          "new_habit", partial(generated, quotes_finds, _TASKS)),
     Fault("healthy, invented: seldom", "Healthy: a few answers hold observations that the model wrote", None,
           partial(generated, seldom_invents, _TASKS)),
     Fault("healthy, invented: for free", "Healthy: answers hold observations that the model wrote, at no cost", None,

@@ -10,9 +10,17 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, needs, uncovered
-from logs_ui.recorder.diagnosis.change_point import above, change
+from logs_ui.recorder.diagnosis.change_point import above, change, fit_ramp
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER
-from logs_ui.recorder.diagnosis.habits import BEGINNING, HEARD, OF_ANSWER, OF_OBSERVATION, list_habits, list_tools
+from logs_ui.recorder.diagnosis.habits import (
+    BEGINNING,
+    HEARD,
+    OF_ANSWER,
+    OF_OBSERVATION,
+    list_habits,
+    list_tools,
+    quote,
+)
 from logs_ui.recorder.diagnosis.largest_differences import Sides, time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import mean
@@ -25,7 +33,7 @@ _PART = 0.5  # of what all lose more than at first, at least: a habit that costs
 _FIRST_READ, _MOST_READ = 128, 2_500  # rollouts, of the last steps and of others: to find habits; to compare [ours]
 _USUAL = 0.5  # of the rollouts call a tool at first: then not to call it is a habit [ours]
 _LOOKED = 50  # habits that are compared, those that grew most [ours]
-_MOST_HAVE, _NEAR = 0.5, 2  # of the rollouts; steps between its begin and that of the loss [ours]
+_MOST_HEAR, _NEAR = 0.5, 2  # of the rollouts; steps between its begin and that of the loss [ours]
 
 
 class _Fall(NamedTuple):
@@ -91,6 +99,7 @@ def _check(run: Run) -> Outcome:
             if within
             else f"It begins as all rollouts lose {figure(more)} more than before.",
             f"Their mean reward is {means[0]}, that of others {means[1]}, of all in steps {when} {means[2]}.",
+            *quote(read.values(), habit),
         ),
         suggestion="Read such observations, and what was done before them: the environment answers otherwise than at "
         "first, or the policy asks for something else."
@@ -132,12 +141,14 @@ def _list_grown(
     first: Sequence[Mapping[str, None]], last: Sequence[Mapping[str, None]], limit: float
 ) -> tuple[int, list[str]]:
     """Return how many habits are frequent in the last rollouts and far rarer in the first, and those of them that grew
-    most. Of those that the same rollouts have, the first tells most.
+    most. Of those that the same rollouts do, and of those that they hear, the first tells most.
     """
     before, now = (Counter(habit for of_one in some for habit in of_one) for some in (first, last))
     share = {habit: times / len(last) for habit, times in now.items()}
     grown = [habit for habit in share if share[habit] >= max(limit, _RARER * before[habit] / len(first))]
-    distinct = {tuple(habit in of_one for of_one in last): habit for habit in reversed(grown)}
+    distinct = {
+        (habit.endswith(OF_OBSERVATION), *(habit in of_one for of_one in last)): habit for habit in reversed(grown)
+    }
     most = sorted(distinct.values(), key=lambda habit: before[habit] / len(first) - share[habit])
     return len(distinct), most[:_LOOKED]
 
@@ -151,12 +162,12 @@ def _weigh(rows: Rows, fall: _Fall, habit: str, has_habit: Bools, is_read: Bools
     more = compare(np.where(is_read, fall.lost, np.nan), has_habit, rows.group, rows.group)
     if _is_sure(more, most) and rise.value * more.value >= _PART * fall.value:
         return _Costly(rise.value * more.value, habit, has_habit, more.value, within=True)
-    if habit.endswith(OF_ANSWER) or rise.chosen < _MOST_HAVE or fall.step is None:
+    if not habit.endswith(OF_OBSERVATION) or rise.chosen < _MOST_HEAR or fall.step is None:
         return None
-    # Where most rollouts of each group have it, the others tell too little: it has to begin as they lose more.
+    # Where most rollouts of each group hear it, the others tell too little: it has to begin at once, as they lose more.
     trend = rows.by_step(np.where(is_read, has_habit, np.nan))
     begin = change(trend)
-    is_near = begin is not None and abs(trend[begin.place][0] - fall.step) <= _NEAR
+    is_near = begin is not None and abs(trend[begin.place][0] - fall.step) <= _NEAR and fit_ramp(trend, begin) is None
     return _Costly(fall.value, habit, has_habit, fall.value, within=False) if is_near else None
 
 
@@ -172,7 +183,7 @@ DIAGNOSTIC = check(
     f"hear a pair of words (in the first {BEGINNING} characters of one of the last {HEARD} observations), if it was "
     f"{_RARER} times rarer before all fell, or else in the first steps, at the same tasks where these recur; if they "
     f"lose more than others of their groups; and if this makes up at least {_PART:.0%} of what all lose more since. "
-    f"What {_MOST_HAVE:.0%} of the rollouts do or hear need not lose more within groups if it begins at most {_NEAR} "
+    f"What {_MOST_HEAR:.0%} of the rollouts hear need not lose more within groups if it jumps up at most {_NEAR} "
     f"steps from the one at which all lose more. The rise and the loss must have a probability below {SURER:.1%} by "
     f"chance, corrected for the number of habits that spread so. Of these the {_LOOKED} that grew most are compared. "
     f"At most some {_MOST_READ:,} rollouts of the last steps, and as many before, are read. Silent unless more is lost "

@@ -196,6 +196,7 @@ def _check_cliff(run: Run) -> Outcome:
         suggestion="Check what the rollouts of a group have in common now; return to an earlier checkpoint.",
         where=f"step:{last}..{trend[-1][0]}",
         own=run.rows.step >= last,
+        may_remain=not near.is_sure or near.value > 0,  # rollouts are more alike, too, as more of them are solved
         **fields,
     )
 

@@ -79,6 +79,7 @@ def _check_mix(run: Run) -> Outcome:
             float(np.dot(w0 + w1, mean)) / 2,
         ),
         own=np.isin(rows.task[rows.step >= run.rows.steps[0]], grown),
+        may_remain=True,
     )
 
 

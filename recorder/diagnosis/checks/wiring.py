@@ -28,15 +28,24 @@ def mixed(rows: Rows) -> Bools:
     its prompt does not count if what was asked is recorded: the prompt may hold what an environment showed.
     """
     prompt, is_known = rows.prompt_keys
+    # Without token ids a key is made of the messages, and is another one.
+    has_ids = np.isfinite(rows.facts["prompt_tokens"])
+    some_have = np.bincount(rows.group, has_ids, len(rows.groups.size)) > 0
+    prompt = np.where(is_known | has_ids | ~some_have[rows.group], prompt, np.nan)
     has_name = np.array([*(not name.startswith(UNNAMED) for name in rows.tasks), False])  # the last: without a task
     return _vary(rows, prompt, np.where(is_known & ~has_name[rows.task], -1, rows.task))
 
 
 def _vary(rows: Rows, *columns: Floats | Ints) -> Bools:
-    """Return (G,) True for groups with different values of the columns. Rollouts that raised have no ids: left out."""
-    returned = rows.status == Status.OK
-    codes = (np.nan_to_num(column[returned], nan=-1.0) for column in (rows.group, *columns))
-    return distinct(*codes, count=len(rows.groups.size)) > 1
+    """Return (G,) True for groups with different values of the columns. Rollouts that raised have no ids: left out. A
+    value that is not recorded is not another one.
+    """
+    returned, codes = rows.status == Status.OK, list[Floats]()
+    for column in columns:
+        lowest = np.full(len(rows.groups.size), np.nan)
+        np.fmin.at(lowest, rows.group, column)
+        codes.append(np.nan_to_num(np.where(np.isnan(column), lowest[rows.group], column), nan=-1.0)[returned])
+    return distinct(rows.group[returned], *codes, count=len(rows.groups.size)) > 1
 
 
 def unseeded(rows: Rows) -> Bools:

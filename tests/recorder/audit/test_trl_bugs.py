@@ -86,7 +86,7 @@ BUGS: list[tuple[list[tuple[str, str]], list[str], int]] = [
     ([REPEAT], ["advantage_groups"], 8),
     ([RESHAPE], ["advantage_groups"], ROWS),
     ([UNSCALED], ["advantage_scale"], ROWS),
-    ([POPULATION], ["advantage_scale"], ROWS),
+    ([POPULATION], ["advantage_spread"], ROWS),
     ([LEFT_OUT], ["advantage_scale"], ROWS),
     ([SHUFFLED], ["advantage_order"], ROWS),
     ([IGNORED], ["advantage_weights"], ROWS),

@@ -1326,6 +1326,8 @@ def has_habit(it: Rollout, habit: str) -> bool:
         chosen = (tools, tools[:1], tools[-1:])
         return tool in next(of for of, begin in zip(chosen, kind, strict=True) if habit.startswith(begin))
     phrase, _, where = habit.removeprefix("have \u201c").partition("\u201d in ")
+    if where == "the prompt":
+        return phrase in re.sub(r"\W+", " ", " ".join(str(message["content"]) for message in it.prompt))
     if where == "an observation":
         heard_last = [leaves(turn.observation)[:200] for turn in it.turns if turn.is_move][-8:]
         return any(f" {phrase} " in f" {re.sub(chr(92) + 'W+', ' ', text)} " for text in heard_last)
@@ -1358,11 +1360,27 @@ def loses_by_habit(case: Case, _: str) -> tuple[str, ...]:
     return (figure(sum(lost * weight for lost, weight in told) / sum(weight for _, weight in told)),)
 
 
+def begun(case: Case, read: str, _: str, habit: str, read_before: str, __: str) -> tuple[str, ...]:
+    """Return what of the card's rollouts of the last steps, and of others of their families before, some were read."""
+    mine, first = [it for it, own in case.of_card() if own], case.card.since_step or 0
+    families = {task(it).partition("/")[0] for it in mine}
+    before = [it for it in case.run.rollouts if it.step < first and task(it).partition("/")[0] in families]
+    shares = [fmean(has_habit(it, habit) for it in side) for side in (mine, before)]
+    of = [float(text.strip("%<>")) / 100 for text in (_, __)]
+    assert all(abs(a - b) <= 0.15 for a, b in zip(shares, of, strict=True)), shares
+    return read, _, habit, read_before, __
+
+
 def loses_since_habit(case: Case, _: str) -> tuple[str, ...]:
     """Return how much more the last steps lose than the first, at the same tasks."""
     first, last = windows(case)
     now, before = compared(case, "reward", last, first, task)
     return (figure(round(float(before) - float(now), 3)),)
+
+
+def answered_so(case: Case, text: str) -> tuple[str, ...]:
+    heard = (" ".join(leaves(turn.observation).split()) for it, own in case.of_card() if own for turn in it.turns)
+    return (text if any(of.startswith(text.rstrip("\u2026")) for of in heard) else "",)
 
 
 def habit_rewards(case: Case, _own: str, _others: str, first: str, until: str, _all: str) -> tuple[str, ...]:
@@ -1729,6 +1747,8 @@ COUNTS: dict[str, Count] = {
     "# of rollouts @, # in steps #\u2013#": habits,
     "In groups that have both, they lose # more than the others.": loses_by_habit,
     "It begins as all rollouts lose # more than before.": loses_since_habit,
+    "Of # that were read # @, of # before #.": begun,
+    "One is answered: @": answered_so,
     "Their mean reward is #, that of others #, of all in steps #\u2013# #.": habit_rewards,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
     "# \u00d7#, such as: @.": errors,

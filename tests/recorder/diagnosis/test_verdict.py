@@ -320,7 +320,7 @@ def test_one_environment_that_gets_worse_is_not_hidden_by_others_that_improve() 
 
 @pytest.mark.parametrize(("cost", "name"), [(0.05, "worse"), (0.2, "fault"), (None, "fault")])
 def test_a_slight_finding_does_not_hide_an_environment_that_gets_worse(cost: float | None, name: str) -> None:
-    run, cards = SimpleNamespace(fall=SimpleNamespace(lost=1.0)), [SimpleNamespace(cost=cost, eval="")]
+    run, cards = SimpleNamespace(fall=SimpleNamespace(lost=1.0)), [SimpleNamespace(cost=cost, eval="", is_setup=False)]
     whole, web = Verdict("fault", "5% are truncated", "truncation"), Verdict("worse", "Getting worse")
     assert of_all(cast(Any, run), cast(Any, cards), whole, [("web", web)]).id == name
 
