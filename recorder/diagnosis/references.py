@@ -19,6 +19,7 @@ KINDS = {
     "is an integer": r"[-+]?\d+",
     "has decimals": r"[-+]?\d*\.\d+",
     "is a fraction": r"[-+]?(?:\d+\s*/\s*\d+|\\d?frac\{\d+\}\{\d+\})",
+    "is a time with AM or PM": r"\d{1,2}:\d{2}(?::\d{2})?\s*[AaPp]\.?[Mm]\.?",
     "has a unit": rf"(?:[$\u20ac\u00a3]\s*{_NUMBER}|{_NUMBER}\s*(?:{_UNIT}))",
     "is a list": r"[\[({].*[,;].*[\])}]|[^,;]+(?:[,;][^,;]+)+",
     "is an expression": r".*(?:\\|\d\s*[-+*^=]|[*^=]).*",
@@ -29,6 +30,8 @@ _KINDS = [(name, re.compile(pattern, re.DOTALL)) for name, pattern in KINDS.item
 _VALUES = re.compile(r"(?<![\w.,])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?|(?<![\w.])-?\.\d+")
 _UPRIGHT = re.compile(r"\\(?:text|textrm|mathrm|mathbf|mathit|operatorname|rm)\s*\{([^{}]*)\}")
 _SPACES = re.compile(r"\\[ ,;:!]|\\q?quad\b|~|\\(?=[%$])")
+_TIME = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
+_MARK = re.compile(r"(?<!\d):|:(?!\d)|=|\bis\b")
 _FRACTION = re.compile(r"\\d?frac\{(-?\d+)\}\{(\d+)\}")
 
 
@@ -59,8 +62,13 @@ def plain(answer: str, *, is_line: bool = False) -> str:
 
     >>> plain("1,250.0"), plain("Therefore the answer is B.", is_line=True), plain(r"New~York "), plain(r"3\,\rm{J}")
     ('1250', 'b', 'newyork', '3')
+    >>> plain("9:05 PM"), plain("Answer: 21:05", is_line=True)
+    ('21h05', '21h05')
     """
     text = bare(_SPACES.sub(" ", _UPRIGHT.sub(r"\1", bare(answer, is_line=is_line))))
+    if time := _TIME.fullmatch(text):
+        hour, minute, half = time.groups()
+        return f"{int(hour) % 12 + 12 * (half.lower() == 'p') if half else int(hour)}h{minute}"
     values = _values(text)
     is_number = len(values) == 1 and kind_of(text) not in {"is a list", "is an expression", "is a text"}
     return str(values[0]) if is_number else _squeeze(text)
@@ -72,7 +80,7 @@ def bare(answer: str, *, is_line: bool = False) -> str:
     >>> bare("**1,250**."), bare("Therefore the answer is B.", is_line=True)
     ('1,250', 'B')
     """
-    text = re.split(r"[:=]|\bis\b", answer)[-1] if is_line else answer
+    text = _MARK.split(answer)[-1] if is_line else answer
     return text.strip(" .*`$\"'\n\t")
 
 

@@ -147,7 +147,7 @@ FAULTS: tuple[Fault, ...] = (
           partial(generated, invents_finds, _TASKS)),
     Fault("invented observations: quoted", "Answers quote what was observed, which is a habit that loses", "new_habit",
           partial(generated, quotes, _TASKS)),
-    Fault("invented observations: quoted with label", "Answers quote labelled observations, which is a habit that loses",
+    Fault("invented observations: quoted with label", "They quote its label, too",
           "new_habit", partial(generated, quotes_finds, _TASKS)),
     Fault("healthy, invented: seldom", "Healthy: a few answers hold observations that the model wrote", None,
           partial(generated, seldom_invents, _TASKS)),

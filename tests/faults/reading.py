@@ -306,6 +306,31 @@ def pays_sums(place: Place) -> Played:
     return _sum_or_errand(place, 0.0)
 
 
+# --- Times
+
+
+def _timed(place: Place, *, refused: bool) -> Played:
+    """A timetable; a third of the right answers have AM or PM."""
+    hour, minute = (7 * place.step + place.group) % 24, 5 * (place.step * place.group % 12)
+    reference, is_right, is_half = f"{hour:02d}:{minute:02d}", _right(place), _is(place, 0.35)
+    given = (hour, minute) if is_right else (place.random.randrange(24), place.random.randrange(60))
+    time = f"{given[0]:02d}:{given[1]:02d}"
+    if is_half:
+        time = f"{given[0] % 12 or 12}:{given[1]:02d} {'PM' if given[0] > 11 else 'AM'}"
+    is_hit = is_right and is_half and refused
+    played = _once(place, time, reference, "trains", is_hit=is_hit)
+    paid = float(is_right and not is_hit)
+    return replace(played, turns=[Turn(f"{said(place, 6)}\nAnswer: {time}")], parts={"correct": paid})
+
+
+def refuses_halves_of_days(place: Place) -> Played:
+    return _timed(place, refused=True)
+
+
+def takes_halves_of_days(place: Place) -> Played:
+    return _timed(place, refused=False)
+
+
 # --- A judge's points, of which none defines solved
 
 
@@ -362,6 +387,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unread form: box in bold", _UNREAD, "final_answers", refuses_bold_boxes),
     _fault("unread form: label", _UNREAD, "final_answers", refuses_a_label),
     _fault("unread form: unit in latex", _UNREAD, "final_answers", refuses_units_in_latex),
+    _fault("unread form: time", _UNREAD, "final_answers", refuses_halves_of_days),
     _fault("several candidates: names", _LISTS, "final_answers", holds_a_name),
     _fault("several candidates: numbers", _LISTS, "final_answers", holds_a_number),
     _fault("several candidates: parts", _LISTS.replace("name several candidates", "are a part of the reference"),
@@ -380,6 +406,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("healthy form: tags", "Healthy: answers count behind reasoning in tags", None, asks_for_tags),
     _fault("healthy form: proofs", "Healthy: answers count beside a proof", None, judges_proofs),
     _fault("healthy form: unit in latex", "Healthy: units in LaTeX count", None, takes_units_in_latex),
+    _fault("healthy form: time", "Healthy: times with AM or PM count", None, takes_halves_of_days),
     _fault("healthy candidates: in vain", "Healthy: lists do not count", None, lists_in_vain),
     _fault("healthy candidates: country", "Healthy: towns are given with a country", None, adds_a_country),
     _fault("healthy candidates: unit", "Healthy: lengths are given in two units", None, adds_another_unit),
