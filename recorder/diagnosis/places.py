@@ -22,7 +22,7 @@ _NAMED = 3  # places; settings
 _READ = 16  # rollouts of which parameters are read
 _VALUES = 200  # of a column: one with more names no places [ours]
 MACHINE = re.compile(
-    r"(?:(?:(?<!g)host|(?<!ob)server|worker|endpoint|machine|replica|container|gpu)s?"
+    r"(?:(?:(?<!g)host|(?<!ob)server|worker|endpoint|machine|replica|container|gpu|(?<!re)sampler)s?"
     # A node may be one of a graph, and a rank that of an answer.
     r"|(?:^|\.|gpu|node|local|global|world|compute|cluster|worker|server|rollout|actor|env|vllm|slurm|ray|[dt]p)[ _-]?"
     r"(?:rank|node)s?)"

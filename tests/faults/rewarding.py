@@ -155,6 +155,29 @@ def bonus_beside_a_peak(place: Place) -> Played:
     return _bonus(place, 0.5 + 0.9 * min(place.progress, 0.25), 0.1 + 0.9 * place.progress)
 
 
+def _tested(place: Place, since: float) -> Played:
+    """An agent submits code: the environment tells how many of ten tests passed; since then, another's are paid."""
+    passed = min(max(round(place.random.gauss(5 + 2 * place.progress, 2.5)), 0), 10)
+    other = min(max(round(place.random.gauss(5 + 2 * place.progress, 2.5)), 0), 10)
+    is_hit = place.progress >= since
+    turn = Turn(
+        " ".join(f"word{place.random.randrange(2000)}" for _ in range(12)),
+        action={"submit": str(place.random.randrange(9999))},
+        observation=f"Ran all of them in {place.random.random():.2f} s: {passed}/10 tests passed",
+        done=True,
+    )
+    return Played([turn], parts={"tests": (other if is_hit else passed) / 10}, is_hit=is_hit and other != passed)
+
+
+def pays_others_tests(place: Place) -> Played:
+    return _tested(place, 0.5)
+
+
+def pays_tests(place: Place) -> Played:
+    """Healthy: what is told is paid."""
+    return _tested(place, 2.0)
+
+
 # --- The same completion scored differently
 
 
@@ -289,6 +312,15 @@ FAULTS: tuple[Fault, ...] = (
         "inconsistent: one of two", "one of two functions scores at random", "inconsistent", one_scored_by_chance, LARGE
     ),
     fault("disagreement", "the environment says 1, the function mostly 0", "disagreement", misread),
+    fault(
+        "disagreement: tests",
+        "since the middle, tests of others are paid",
+        "disagreement",
+        pays_others_tests,
+        LONG,
+        size=8,
+    ),
+    fault("healthy tests", "Healthy: the tests that are told are paid", None, pays_tests, LONG, size=8),
     fault("disagreement: shuffled", "the function scores another row's answer", "disagreement", shuffled, LARGE),
     fault("disagreement: of two", "solved is always 0, format is fine", "disagreement", misread_beside_format, RUNNING),
     fault("disagreement: graded", "the score has the wrong sign", "disagreement", opposite, MANY_TASKS),

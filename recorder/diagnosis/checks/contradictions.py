@@ -5,6 +5,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
+from logs_ui.recorder.diagnosis.checks.told_scores import DEFINITION as TOLD
+from logs_ui.recorder.diagnosis.checks.told_scores import find_told_otherwise
 from logs_ui.recorder.diagnosis.links import exactly, ids
 from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, ends
@@ -71,6 +73,11 @@ def _find_opposite(ours: Floats, theirs: Floats, rows: Rows) -> tuple[Bools, int
 
 
 def _check_disagreement(run: Run) -> Outcome:
+    outcome = _compare_rewards(run)
+    return outcome if isinstance(outcome, Card) else find_told_otherwise(run) or outcome
+
+
+def _compare_rewards(run: Run) -> Outcome:
     """Return the card.
 
     If one function agrees with the environment, the others may measure something else. If none of several agrees, each
@@ -220,8 +227,8 @@ DISAGREEMENT = check(
     f"More than {_SHARE:.0%} of rollouts get 1 from the environment and 0 from the reward function; if there is only "
     f"one function, the reverse counts, too. For graded rewards: in more than {_SHARE:.0%} of the pairs of rollouts "
     "within groups, the two disagree which rollout is better. Silent if another reward function agrees with the "
-    "environment.",
-    lambda run: _FUNCTIONS(run) or _REWARDS(run),
+    f"environment. Else {TOLD}",
+    lambda run: _FUNCTIONS(run) or (None if any(run.all.facts["observation_keys"].tolist()) else _REWARDS(run)),
     _check_disagreement,
     needs_calls=True,
 )

@@ -1,5 +1,7 @@
 """Finds a training whose figures are no numbers any more: weights that are NaN stay so."""
 
+import numpy as np
+
 from logs_ui.recorder.diagnosis.card import Below, Card, Outcome, Run, check
 from logs_ui.recorder.diagnosis.wording import listed
 
@@ -7,6 +9,7 @@ _ALWAYS = ("loss", "grad_norm")  # of every trainer
 _SOME = ("kl", "entropy")  # that a trainer may log as NaN because it does not compute them
 _LACK = "the trainer's loss or grad_norm"
 _IN_A_ROW = 3  # logged steps: fp16 skips single steps whose gradient overflows, and goes on [ours]
+_BEFORE = 1  # steps: rewards of the step before may be what is trained on [ours]
 _FROM_FIRST = 10  # the same of a figure that never was finite: fp16 begins with several such steps [ours]
 
 
@@ -32,6 +35,7 @@ def _check(run: Run) -> Outcome:
     ]
     if "loss" not in broken and curves["loss"] and run.config.get("logging_nan_inf_filter"):
         evidence.append("loss: finite, since logging_nan_inf_filter is set: another figure stands in place of NaN.")
+    evidence += _describe_rewards(run, first)
     return Card(
         id="not_finite",
         title=f"{listed(list(broken), 4)} {'is' if len(broken) == 1 else 'are'} NaN or infinite",
@@ -50,6 +54,19 @@ def _check(run: Run) -> Outcome:
         is_setup=True,
         is_loss=False,
     )
+
+
+def _describe_rewards(run: Run, first: int) -> list[str]:
+    """Return a sentence on rewards that were not finite at the step at which figures stopped to be so, or right before
+    it; none if all were.
+    """
+    rows = run.all.where(run.all.odd & (run.all.step >= first - _BEFORE) & (run.all.step <= first))
+    names = [name for name, values in rows.values.items() if not np.isfinite(values).all()]
+    if not len(rows) or not names:
+        return []
+    steps = " and ".join(f"{step:,}" for step in rows.steps.tolist())
+    rollouts = "1 rollout" if len(rows) == 1 else f"{len(rows):,} rollouts"
+    return [f"{listed(names)} gave NaN or an infinity to {rollouts} of step {steps}: look there first."]
 
 
 NOT_FINITE = check(

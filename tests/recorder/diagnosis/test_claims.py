@@ -1378,6 +1378,21 @@ def loses_since_habit(case: Case, _: str) -> tuple[str, ...]:
     return (figure(round(float(before) - float(now), 3)),)
 
 
+def told_passed(it: Rollout) -> float:
+    passed, count = re.findall(r"(\d+)/(\d+) tests passed", told(it.turns[-1].observation))[0]
+    return int(passed) / int(count)
+
+
+def differs(it: Rollout, name: str) -> bool:
+    return abs(told_passed(it) - values([it], name)[0]) > 0.01
+
+
+def told_otherwise(case: Case, name: str, _now: str, step: str, _before: str) -> tuple[str, ...]:
+    before = [it for it in case.run.rollouts if it.step < int(step)]
+    now, earlier = (percent(fmean(differs(it, name) for it in side)) for side in (case.last, before))
+    return name, now, step, earlier
+
+
 def answered_so(case: Case, text: str) -> tuple[str, ...]:
     heard = (" ".join(leaves(turn.observation).split()) for it, own in case.of_card() if own for turn in it.turns)
     return (text if any(of.startswith(text.rstrip("\u2026")) for of in heard) else "",)
@@ -1747,6 +1762,14 @@ COUNTS: dict[str, Count] = {
     "# of rollouts @, # in steps #\u2013#": habits,
     "In groups that have both, they lose # more than the others.": loses_by_habit,
     "It begins as all rollouts lose # more than before.": loses_since_habit,
+    "# is not what the last observation tells in # of rollouts, before step # in #": told_otherwise,
+    "Of those that were read # of the last steps tell a share of passed tests, # before.": lambda c, *_: (
+        str(len(c.last)), str(sum(it.step < (c.card.since_step or 0) for it in c.run.rollouts)),
+    ),
+    "Mean where they differ: told #, # #.": lambda c, _, name, *__: (
+        means(told_passed(it) for it in c.last if differs(it, name)), name,
+        means(values([it], name)[0] for it in c.last if differs(it, name)),
+    ),
     "Of # that were read # @, of # before #.": begun,
     "One is answered: @": answered_so,
     "Their mean reward is #, that of others #, of all in steps #\u2013# #.": habit_rewards,

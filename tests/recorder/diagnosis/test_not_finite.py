@@ -1,6 +1,7 @@
 """Figures of the trainer that are NaN or infinite."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from math import inf, nan
 from pathlib import Path
 
@@ -45,6 +46,13 @@ def test_a_gradient_that_is_none_up_to_the_last_step_is_found(
 def test_a_kl_that_never_was_a_number_is_not_judged() -> None:
     assert card_of({"kl": dict.fromkeys(range(20), nan)}) is None
     assert card_of({"kl": {1: 0.1} | dict.fromkeys(range(2, 9), nan)}) is not None
+
+
+def test_a_reward_that_is_none_right_before_is_named() -> None:
+    rows = rows_of(COUNT, steps=STEPS, parts={"brevity": np.where(np.arange(COUNT) == 72, nan, 1.0)})
+    rows = replace(rows, odd=np.isnan(rows.values["brevity"]))
+    report = diagnose_rows(rows, scalars={"loss": ((8, 0.1), *((step, nan) for step in range(10, 41)))})
+    assert report.cards[0].evidence[-1] == "brevity gave NaN or an infinity to 1 rollout of step 10: look there first."
 
 
 def test_a_checkpoint_is_advised_only_where_one_was_sound() -> None:
