@@ -97,7 +97,7 @@ def _check(run: Run) -> Outcome:
         evidence=(
             f"In groups that have both, they lose {figure(more)} more than the others."
             if within
-            else f"It begins as all rollouts lose {figure(more)} more than before.",
+            else f"It begins as all rollouts lose {figure(more)} more than in steps {when}.",
             f"Their mean reward is {means[0]}, that of others {means[1]}, of all in steps {when} {means[2]}.",
             *quote(read.values(), habit),
         ),

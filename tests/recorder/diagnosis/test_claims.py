@@ -1371,11 +1371,17 @@ def begun(case: Case, read: str, _: str, habit: str, read_before: str, __: str) 
     return read, _, habit, read_before, __
 
 
-def loses_since_habit(case: Case, _: str) -> tuple[str, ...]:
-    """Return how much more the last steps lose than the first, at the same tasks."""
-    first, last = windows(case)
-    now, before = compared(case, "reward", last, first, task)
-    return (figure(round(float(before) - float(now), 3)),)
+def loses_since_habit(case: Case, _: str, first: str, until: str) -> tuple[str, ...]:
+    """Return how much more the last steps lose than these, at the same tasks."""
+    last, before = windows(case)[1], case.steps(first, until)
+    sums, whole = 0.0, 0.0
+    for name, mine in tasks(last).items():
+        others = [reward(it) or 0.0 for it in before if task(it) == name]
+        if others:
+            weight = len(mine) * len(others) / (len(mine) + len(others))
+            sums += weight * (fmean(others) - fmean(reward(it) or 0.0 for it in mine))
+            whole += weight
+    return figure(sums / whole), first, until
 
 
 def told_passed(it: Rollout) -> float:
@@ -1761,7 +1767,7 @@ COUNTS: dict[str, Count] = {
     ),
     "# of rollouts @, # in steps #\u2013#": habits,
     "In groups that have both, they lose # more than the others.": loses_by_habit,
-    "It begins as all rollouts lose # more than before.": loses_since_habit,
+    "It begins as all rollouts lose # more than in steps #\u2013#.": loses_since_habit,
     "# is not what the last observation tells in # of rollouts, before step # in #": told_otherwise,
     "Of those that were read # of the last steps tell a share of passed tests, # before.": lambda c, *_: (
         str(len(c.last)), str(sum(it.step < (c.card.since_step or 0) for it in c.run.rollouts)),
@@ -2223,6 +2229,9 @@ def answer_in(text: str) -> str:
 
 def valued(answer: str) -> str:
     answer = re.sub(r"\\(?:text|mathrm)\{(\w+)\}", r"\1", re.sub(r"\\[ ,]|~", " ", answer))
+    if time := re.fullmatch(r"(\d+):(\d+)( [AP]M)?", answer):
+        hour = int(time[1]) if time[3] is None else int(time[1]) % 12 + 12 * ("P" in time[3])
+        return f"{hour} h {time[2]}"
     number = re.fullmatch(r"([\d,.]+\d)( \D*)?", answer)
     bare = re.sub(r"\W", "", re.sub(r"\\d?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", answer)).lower()
     return f"{float(number[1].replace(',', '')):.10g}" if number else bare
@@ -2243,7 +2252,7 @@ def in_form(case: Case) -> list[Rollout]:
     title = case.card.title
     if " count in " in title or "LaTeX" in title or "has \\" in title:
         return [it for it in case.last if it.is_hit and given(it) == right(it)]
-    forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d"}
+    forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d", "AM or PM": "[AP]M"}
     around = re.search("\u201c(.*)\u201d|in bold", title)
     if around:
         return [it for it in case.last if given(it) == right(it) and (around[1] or "**") in it.turns[-1].text]
