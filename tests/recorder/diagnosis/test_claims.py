@@ -1373,7 +1373,7 @@ def begun(case: Case, read: str, _: str, habit: str, read_before: str, __: str) 
 
 def loses_since_habit(case: Case, _: str, first: str, until: str) -> tuple[str, ...]:
     """Return how much more the last steps lose than these, at the same tasks."""
-    last, before = windows(case)[1], case.steps(first, until)
+    last, before = [it for it in windows(case)[1] if it.step > int(until)], case.steps(first, until)
     sums, whole = 0.0, 0.0
     for name, mine in tasks(last).items():
         others = [reward(it) or 0.0 for it in before if task(it) == name]
