@@ -18,7 +18,7 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.answers import text_of
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, uncovered
 from logs_ui.recorder.diagnosis.change_point import above
-from logs_ui.recorder.diagnosis.checks.reward_functions import find_hacked
+from logs_ui.recorder.diagnosis.checks.hacking import find_hacked
 from logs_ui.recorder.diagnosis.contrast import SURER
 from logs_ui.recorder.diagnosis.mean_difference import Difference, chance_limit, compare
 from logs_ui.recorder.diagnosis.measures import mean
