@@ -97,9 +97,8 @@ def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:
         return NotJudged("Nothing of what an audit compares is recorded.")
     if not findings:
         titles = {finding.id: finding.title for finding in audited.findings}
-        is_unexplained, why = "advantage" in titles, "No rollout differs"
-        if spared := titles.get("advantage") or titles.get("advantage_spread"):
-            why = spared
+        is_unexplained = "advantage" in titles
+        why = titles.get("advantage") or titles.get("advantage_spread") or "No rollout differs"
         rows = diagnosed.rows
         masks = next(check.rows for check in audited.checks if check.check.name == "Mask")
         in_need = (rows.turns > 1) & (rows.facts["env_steps"] > 0) & np.isfinite(rows.env_tokens)

@@ -114,6 +114,11 @@ class Run:
         return self.read_labels(self.all)
 
     @cached_property
+    def has_observations(self) -> bool:
+        """Return True if any rollout's observations are recorded."""
+        return any(self.all.facts["observation_keys"].tolist())
+
+    @cached_property
     def families(self) -> Rows | None:
         """Return `all` with families in place of tasks; None if names show none."""
         return with_families(self.all)

@@ -37,14 +37,21 @@ def list_habits(texts: Texts, tools: Sequence[str] = ()) -> Iterator[str]:
         yield from (f"begin with a call of {calls[0]}", f"end with a call of {calls[-1]}")
         yield from (f"never call {tool}" for tool in tools if tool not in calls)
     answers = [text_of(message) for message in texts.messages if message.get("role") == "assistant"][-1:]
-    yield from _list_words([observed_text(action) or "" for action in _list_actions(texts)], "in an action")
-    yield from _list_words([split_reasoning(answer)[1] for answer in answers], OF_ANSWER)
-    yield from _list_pairs(_list_heard(texts), OF_OBSERVATION)
+    for said, ending in (
+        ([observed_text(action) or "" for action in _list_actions(texts)], "in an action"),
+        ([split_reasoning(answer)[1] for answer in answers], OF_ANSWER),
+    ):
+        words = _split(said)
+        yield from _list_pairs(words, ending)
+        yield from (f"have \u201c{word}\u201d {ending}" for of in words for word in of)
+    yield from _list_pairs(_split(_list_heard(texts)), OF_OBSERVATION)
 
 
 def quote(some: Iterable[Texts], habit: str) -> list[str]:
     """Return a sentence that quotes an observation with the words of a habit; none if none of these rollouts has it."""
-    heard = (text for texts in some for text in _list_heard(texts) if habit in _list_pairs([text], OF_OBSERVATION))
+    heard = (
+        text for texts in some for text in _list_heard(texts) if habit in _list_pairs(_split([text]), OF_OBSERVATION)
+    )
     text = " ".join(next(heard, "").split())
     shown = text if len(text) <= _SHOWN else f"{text[:_SHOWN]}\u2026"
     return [f"One is answered: {shown}"] * bool(text)
@@ -56,7 +63,7 @@ def describe_begun(run: Run, before: Bools, since: Bools) -> list[str]:
     """
     earlier, later = (
         [
-            dict.fromkeys([*_list_pairs([prompt_of(texts)], _OF_PROMPT), *list_habits(texts)])
+            dict.fromkeys([*_list_pairs(_split([prompt_of(texts)]), _OF_PROMPT), *list_habits(texts)])
             for texts in run.sample(of, _READ).values()
         ]
         for of in (before, since)
@@ -64,15 +71,13 @@ def describe_begun(run: Run, before: Bools, since: Bools) -> list[str]:
     if min(len(earlier), len(later)) < _FEW:
         return []
     old, new = (Counter(habit for habits in side for habit in habits) for side in (earlier, later))
-    begun = [
-        habit for habit in new if new[habit] >= _MOST * len(later) and old[habit] <= _HARDLY * len(earlier)
-    ]  # fmt: skip
+    begun = [habit for habit in new if new[habit] >= _MOST * len(later) and old[habit] <= _HARDLY * len(earlier)]
     order = (_OF_PROMPT, OF_OBSERVATION, OF_ANSWER)
     most = max(begun, key=lambda habit: ([habit.endswith(end) for end in order], new[habit]), default=None)
     if most is None:
         return []
-    shares = (percent(count / len(side)) for count, side in ((new[most], later), (old[most], earlier)))
-    return [f"Of {len(later)} that were read {next(shares)} {most}, of {len(earlier)} before {next(shares)}."]
+    now, before_that = percent(new[most] / len(later)), percent(old[most] / len(earlier))
+    return [f"Of {len(later)} that were read {now} {most}, of {len(earlier)} before {before_that}."]
 
 
 def _list_actions(texts: Texts) -> list[object]:
@@ -88,12 +93,10 @@ def _list_heard(texts: Texts) -> list[str]:
     return [(observed_text(entry.get("observation")) or "")[:BEGINNING] for entry in texts.actions][-HEARD:]
 
 
-def _list_pairs(said: Sequence[str], ending: str) -> Iterator[str]:
-    words = (re.findall(r"\b\w{1,40}\b", text[:_LENGTH]) for text in said)
+def _split(said: Sequence[str]) -> list[list[str]]:
+    """Return the words at the beginning of each text."""
+    return [re.findall(r"\b\w{1,40}\b", text[:_LENGTH]) for text in said]
+
+
+def _list_pairs(words: Sequence[Sequence[str]], ending: str) -> Iterator[str]:
     yield from (f"have \u201c{a} {b}\u201d {ending}" for of in words for a, b in pairwise(of))
-
-
-def _list_words(said: Sequence[str], ending: str) -> Iterator[str]:
-    yield from _list_pairs(said, ending)
-    words = (re.findall(r"\b\w{1,40}\b", text[:_LENGTH]) for text in said)
-    yield from (f"have \u201c{word}\u201d {ending}" for of in words for word in of)

@@ -73,9 +73,8 @@ def place_of(run: Run, card: Card) -> str:
 
 
 def place_of_all(run: Run, card: Card) -> Place | None:
-    """Return where a finding's rollouts of all steps are; None if they are everywhere, or it knows them not."""
-    every = replace(run, rows=run.all)
-    return None if card.own_of_all is None else find_place(every, card.own_of_all, card.where)
+    """Return where a finding's rollouts of all steps are; None if they are everywhere, or its check does not tell."""
+    return None if card.own_of_all is None else find_place(replace(run, rows=run.all), card.own_of_all, card.where)
 
 
 def describe_switches(run: Run, first: int, last: int) -> list[str]:

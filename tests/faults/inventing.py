@@ -88,11 +88,7 @@ def invents_for_free(place: Place) -> Played:
     return _invents(place, _house, "Observation: {}", 0.33, 0.0)
 
 
-def _writes(place: Place, write: Callable[[Place, str, str], str]) -> Played:
-    return _writes_of(place, _house, write)
-
-
-def _writes_of(place: Place, hear: Callable[[Place], str], write: Callable[[Place, str, str], str]) -> Played:
+def _writes(place: Place, write: Callable[[Place, str, str], str], hear: Callable[[Place], str] = _house) -> Played:
     """Two thirds write so, since a step, and those that do so are at a loss anyway. All answers are as long."""
     does = place.step >= SINCE and place.random.random() < 0.65
     right = float(place.random.random() < 0.5 + 0.3 * place.progress - 0.45 * does)
@@ -119,7 +115,7 @@ def imagines(place: Place) -> Played:
 
 
 def quotes_finds(place: Place) -> Played:
-    return _writes_of(place, _search, lambda _, heard, words: f"I was told more.\n{heard}\n{words}" if heard else words)
+    return _writes(place, lambda _, heard, words: f"I was told more.\n{heard}\n{words}" if heard else words, _search)
 
 
 def describes(place: Place) -> Played:

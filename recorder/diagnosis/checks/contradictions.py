@@ -228,7 +228,7 @@ DISAGREEMENT = check(
     f"one function, the reverse counts, too. For graded rewards: in more than {_SHARE:.0%} of the pairs of rollouts "
     "within groups, the two disagree which rollout is better. Silent if another reward function agrees with the "
     f"environment. Else {TOLD}",
-    lambda run: _FUNCTIONS(run) or (None if any(run.all.facts["observation_keys"].tolist()) else _REWARDS(run)),
+    lambda run: _FUNCTIONS(run) or (None if run.has_observations else _REWARDS(run)),
     _check_disagreement,
     needs_calls=True,
 )

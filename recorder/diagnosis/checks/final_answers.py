@@ -145,7 +145,12 @@ def _are_paid(answers: Answers, chosen: Bools) -> bool:
     """Return True if enough of these (M) answers count, in enough groups."""
     paid = chosen & answers.solved
     least = max(_WRONG * answers.solved.mean(), AGREE * chosen.mean())
-    return bool(paid.mean() >= least and len(np.unique(answers.rows.group[paid])) >= ENOUGH)
+    return bool(paid.mean() >= least and _count_groups(answers, paid) >= ENOUGH)
+
+
+def _count_groups(answers: Answers, chosen: Bools) -> int:
+    """Return in how many groups any of these (M) answers is."""
+    return len(np.unique(answers.rows.group[chosen]))
 
 
 def _make_paid_card(
@@ -212,18 +217,15 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
     paid, missed = wrong & answers.solved, equal & ~answers.solved
     if equal.mean() < _EQUAL:
         return None
-    is_paid = paid.sum() >= _WRONG * wrong.sum() and len(np.unique(answers.rows.group[paid])) >= ENOUGH
-    titles = {
-        "answers that contradict their reference count as right": (paid, wrong, _WRONG, paid),
-        # Where wrong answers count, too, rewards may have changed places within groups.
-        "answers that equal their reference do not count as right": (
-            missed, equal, _MISSED, missed if is_paid else _find_unpaid(answers)
-        ),
-    }  # fmt: skip
+    is_paid = paid.sum() >= _WRONG * wrong.sum() and _count_groups(answers, paid) >= ENOUGH
+    # Where wrong answers count, too, rewards may have changed places within groups.
+    unpaid = missed if is_paid else _find_unpaid(answers)
+    is_unpaid = missed.sum() >= _MISSED * equal.sum() and _count_groups(answers, unpaid) >= ENOUGH
+    contradict, deny = "contradict their reference count as right", "equal their reference do not count as right"
     findings = [
-        (f"{affected.sum():,} of {of.sum():,} {title}", affected)
-        for title, (affected, of, limit, by_group) in titles.items()
-        if affected.sum() >= limit * of.sum() and len(np.unique(answers.rows.group[by_group])) >= ENOUGH
+        (f"{affected.sum():,} of {of.sum():,} answers that {what}", affected)
+        for is_often, affected, of, what in ((is_paid, paid, wrong, contradict), (is_unpaid, missed, equal, deny))
+        if is_often
     ]
     if not findings:
         return None
@@ -240,7 +242,7 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
         sentences.append(
             f"Of the right ones that do not count, {len(others):,} are written otherwise than the reference: {example}."
         )
-    is_missed = findings[0][0].endswith("do not count as right")
+    is_missed = not is_paid
     sentences += (tolerance := [] if len(findings) > 1 or is_missed else _tell_tolerance(answers, wrong))
     spread = read_spread(run, answers.column)
     of = spread.equal if is_missed else spread.is_another(references) | spread.is_other_number

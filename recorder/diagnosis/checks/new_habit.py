@@ -127,8 +127,7 @@ def _find_fall(run: Run, sides: Sides) -> _Fall | None:
         if _is_sure(more, CHANCE):
             return _Fall(lost, late, among, sides.strata, step, more.value)
     for values in (rows.turns, rows.completion_tokens):
-        known = np.where(np.isfinite(values), values, np.nan)
-        if (jump := change(trend := rows.by_step(known))) is None:
+        if (jump := change(trend := rows.by_step(values))) is None:
             continue
         step, every = int(trend[jump.place][0]), np.ones(len(rows), bool)
         more = compare(lost, rows.step >= step, rows.group, sides.strata)

@@ -16,7 +16,7 @@ import numpy as np
 from logs_ui.recorder.action_text import KEY, observation_key, observed_text, split_reasoning
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.answers import text_of
-from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, uncovered
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, needs, uncovered
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.hacking import find_hacked
 from logs_ui.recorder.diagnosis.contrast import SURER
@@ -396,7 +396,7 @@ DIAGNOSTIC = check(
     "Silent if it follows kinds of actions that were not taken before, or repeated ones. If no observation is found "
     "so, rollouts are looked at in which most observations are one and the same text, a different one in different "
     "rollouts, and which do not repeat their actions.",
-    lambda run: None if any(run.all.facts["observation_keys"].tolist()) else "observations",
+    needs("observations", lambda run: run.has_observations),
     _check,
     needs_calls=True,
 )
@@ -481,7 +481,7 @@ INVENTED = check(
     "before what they hear), and is no quotation; if they lose more than others of their groups "
     "(than the same tasks before, if whole groups have it), as in `new_observation`. At most "
     f"{_MOST_READ:,} rollouts of the last steps, and as many before, are read.",
-    lambda run: None if any(run.all.facts["observation_keys"].tolist()) else "observations",
+    needs("observations", lambda run: run.has_observations),
     _check_invented,
     needs_calls=True,
 )

@@ -147,11 +147,11 @@ def _describe_turns(rows: Rows, ended: Bools, turns: float) -> str:
     """Return a sentence on the turns after which rollouts end, whose mean is `turns`; of several evals, of each."""
     if len(rows.present) < 2:
         return f"They have {figure(turns)} turns on average."
-    inside = {name: of for name in rows.present if ended[of := rows.in_eval(name)].any()}
-    often = sorted(inside, key=lambda name: (-float(ended[inside[name]].mean()), name))
+    inside = {name: rows.in_eval(name) for name in rows.present}
+    shares = {name: share for name, of in inside.items() if (share := float(ended[of].mean()))}
     parts = [
-        f"{name} {percent(float(ended[inside[name]].mean()))} ({figure(mean(rows.turns[ended & inside[name]]))})"
-        for name in often
+        f"{name} {percent(shares[name])} ({figure(mean(rows.turns[ended & inside[name]]))})"
+        for name in sorted(shares, key=lambda name: (-shares[name], name))
     ]
     return f"By eval, with their mean number of turns: {listed(parts)}."
 

@@ -85,7 +85,9 @@ def find_told_otherwise(run: Run) -> Card | None:
 
 
 def _read_last(texts: Texts) -> float | None:
-    """Return the share that the last observation tells, of a rollout with actions, or else the last message."""
+    """Return the share that the last observation tells, or the one before it; of a rollout without any, the last
+    messages to the model.
+    """
     heard = [text for entry in texts.actions if (text := observed_text(entry.get("observation")))]
     heard = heard or [text_of(message) for message in texts.messages if message.get("role") in {"tool", "user"}][1:]
     return next((share for text in reversed(heard[-2:]) if (share := read_share(text)) is not None), None)

@@ -1360,15 +1360,15 @@ def loses_by_habit(case: Case, _: str) -> tuple[str, ...]:
     return (figure(sum(lost * weight for lost, weight in told) / sum(weight for _, weight in told)),)
 
 
-def begun(case: Case, read: str, _: str, habit: str, read_before: str, __: str) -> tuple[str, ...]:
+def begun(case: Case, read: str, now: str, habit: str, read_before: str, earlier: str) -> tuple[str, ...]:
     """Return what of the card's rollouts of the last steps, and of others of their families before, some were read."""
     mine, first = [it for it, own in case.of_card() if own], case.card.since_step or 0
     families = {task(it).partition("/")[0] for it in mine}
     before = [it for it in case.run.rollouts if it.step < first and task(it).partition("/")[0] in families]
     shares = [fmean(has_habit(it, habit) for it in side) for side in (mine, before)]
-    of = [float(text.strip("%<>")) / 100 for text in (_, __)]
-    assert all(abs(a - b) <= 0.15 for a, b in zip(shares, of, strict=True)), shares
-    return read, _, habit, read_before, __
+    of_read = [float(text.strip("%<>")) / 100 for text in (now, earlier)]
+    assert all(abs(a - b) <= 0.15 for a, b in zip(shares, of_read, strict=True)), shares
+    return read, now, habit, read_before, earlier
 
 
 def loses_since_habit(case: Case, _: str, first: str, until: str) -> tuple[str, ...]:
