@@ -105,9 +105,11 @@ def fit_ramp(trend: Trend, jump_point: Change) -> Ramp | None:
     top = float(values[-1] - rest[-1])
     level_until = (lines.begin[best], lines.begin[near].min(), lines.begin[near].max())
     places = np.searchsorted(steps, level_until) + 1
-    # A line fitted to a bent rise begins before it does: a step with the value of nearly all before has not risen yet.
-    is_low = values <= np.quantile(values[: places[0]], _NEARLY_ALL, method="higher") + SAME
-    is_low &= np.ptp(values[: places[0]][is_low[: places[0]]]) <= SAME
+    # A line fitted to a bent rise begins before it does: a step with the value of nearly all before has not risen yet,
+    # where these differ by less than the line rises from one step to the next.
+    a_step = max(float(lines.slope[best] * np.diff(steps).min()), SAME)
+    is_low = values <= np.quantile(values[: places[0]], _NEARLY_ALL, method="higher") + a_step / 2
+    is_low &= np.ptp(values[: places[0]][is_low[: places[0]]]) <= a_step
     begin, first, last = (int(steps[place + np.argmin(is_low[place:])]) for place in places.tolist())
     return Ramp(begin, first, last, top * size)
 

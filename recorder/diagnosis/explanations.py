@@ -20,8 +20,8 @@ _TABLE = {
     "infrastructure": f"""new_observation invalid_reward new_value worse_place never_matches empty_answers
         parse_failures lost_format truncation no_room loops task_mix turn_limit never_acted diversity degenerate_text
         constant_function constant_reward {_RESULTS}""",
-    "new_observation": """new_value worse_place parse_failures loops new_habit never_solved turn_limit never_acted
-        forgotten dead_groups""",
+    "new_observation": """new_value worse_place unseeded parse_failures loops new_habit never_solved turn_limit
+        never_acted forgotten dead_groups""",
     "invalid_reward": f"worse_place new_value never_matches task_mix proxy length {_REWARDS} {_RESULTS}",
     "new_value": "",
     "worse_place": f"final_answers constant_function {_BEHAVIOUR}",

@@ -32,6 +32,7 @@ _UPRIGHT = re.compile(r"\\(?:text|textrm|mathrm|mathbf|mathit|operatorname|rm)\s
 _SPACES = re.compile(r"\\[ ,;:!]|\\q?quad\b|~|\\(?=[%$])")
 _TIME = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
 _MARK = re.compile(r"(?<!\d):|:(?!\d)|=|\bis\b")
+_MINUS = str.maketrans("\u2212", "-")  # the sign that Unicode has for it
 _FRACTION = re.compile(r"\\d?frac\{(-?\d+)\}\{(\d+)\}")
 
 
@@ -41,7 +42,7 @@ def kind_of(reference: str) -> str:
     >>> kind_of("1,250"), kind_of("12 km"), kind_of("3, 4 and 5")
     ('has a thousands separator', 'has a unit', 'is a list')
     """
-    bare = re.sub(r"^\$(.*)\$$", r"\1", reference.strip())  # in LaTeX
+    bare = re.sub(r"^\$(.*)\$$", r"\1", reference.strip()).translate(_MINUS)  # in LaTeX
     return next(name for name, pattern in _KINDS if pattern.fullmatch(bare))
 
 
@@ -85,7 +86,8 @@ def bare(answer: str, *, is_line: bool = False) -> str:
 
 
 def _values(text: str) -> list[Fraction]:
-    numbers = (number.replace(",", "").replace(" ", "") for number in _VALUES.findall(_FRACTION.sub(r"\1/\2", text)))
+    plain_text = _FRACTION.sub(r"\1/\2", text.translate(_MINUS))
+    numbers = (number.replace(",", "").replace(" ", "") for number in _VALUES.findall(plain_text))
     return [Fraction(number) for number in numbers if not re.search(r"/0*$", number)]
 
 

@@ -123,6 +123,37 @@ def becomes_same_in_groups(place: Place) -> Played:
     return game(place, {"score": score, "legal": chance(place, 0.9)}, legal=0.1, is_hit=has_begun(place))
 
 
+def _ends_badly(place: Place, played: Played) -> Played:
+    """Return a rollout that is truncated in one of sixteen cases, or raises in one of sixty, without any reward."""
+    if place.random.random() < 1 / 60:
+        return replace(played, turns=played.turns[:1], parts=None, weights=None, raises="TimeoutError: sandbox")
+    if place.random.random() < 1 / 16:
+        last = replace(played.turns[-1], finish="length", action=None)
+        parts = dict.fromkeys(played.parts or {}, 0.0)
+        return replace(played, turns=[*played.turns[:-1], last], parts=parts, stop="length")
+    return played
+
+
+def same_beside_failures(place: Place) -> Played:
+    """A judge whose answers are cached by the prompt; some rollouts are truncated, and get 0."""
+    parts = {**of_prompt(place), "bullets": chance(place, 0.4 + 0.4 * place.progress)}
+    return _ends_badly(place, replace(sums(place, parts, bullets=0.1), is_hit=True))
+
+
+def constant_beside_failures(place: Place) -> Played:
+    """A rubric that gives 0.4 to all whole reports, and 0 to others, since a step; before, it was graded."""
+    rubric = 0.4 if has_begun(place) else graded(place, 0.5)
+    played = agent(place, {"rubric": rubric, "polite": chance(place, 0.7)}, polite=0.2, is_hit=has_begun(place))
+    return _ends_badly(place, played)
+
+
+def hardly_differs(place: Place) -> Played:
+    """Healthy: a judge of whom most groups get one value each, and better ones in the end; some are truncated."""
+    better = 0.25 * place.progress * (place.random.random() < 0.25)
+    parts = {"quality": round(min(of_prompt(place)["quality"] or 0.0, 0.7) + better, 2), "form": chance(place, 0.8)}
+    return _ends_badly(place, sums(place, parts, form=0.1))
+
+
 # --- A value that a function did not give before
 
 
@@ -344,6 +375,9 @@ FAULTS: tuple[Fault, ...] = (
     fault("same in groups", "the reward depends on the prompt alone", "constant_function", same_in_groups, LONG),
     fault("same in groups: tools", "one of two functions does", "constant_function", same_in_groups_beside, WIDE),
     fault("same in groups: game", "from a step on", "constant_function", becomes_same_in_groups, LONG),
+    fault("same in groups: cut", "the same, beside truncated ones", "constant_function", same_beside_failures, LONG),
+    fault("dead function: cut", "the same, beside truncated ones", "constant_function", constant_beside_failures, LONG),
+    fault("hardly different", "Healthy: most groups get one value each", None, hardly_differs, LONG, groups=12),
     fault("failing judge", "from a step on a judge's failures are paid 0", "new_value", judge_fails, LONG),
     fault("failing judge: tools", "those of a grader from 2 to 8 are paid \u22121", "new_value", grader_fails, WIDE),
     fault("failing judge: game", "a scorer fails for later rollouts of a group", "new_value", scorer_fails, LONG),

@@ -25,6 +25,10 @@ def _clerk(place: Place) -> str:
     return f"The order of {said(place, 1)} is {place.random.choice(['open', 'sent', 'lost'])} since {said(place, 1)}."
 
 
+def _guest(place: Place) -> str:
+    return f"Customer: {said(place, 6)}."
+
+
 def _search(place: Place) -> str:
     """Nothing that is found begins like another thing."""
     return f"Observation: {said(place, 9)}."
@@ -79,6 +83,21 @@ def invents_finds(place: Place) -> Played:
     return _invents(place, _search, "{}", 0.6 if place.step >= SINCE else 0.0, 0.4)
 
 
+def invents_customers(place: Place) -> Played:
+    """What a customer says is labelled as in a play."""
+    return _invents(place, _guest, "{}", 0.7 if place.step >= SINCE else 0.0, 0.45)
+
+
+def invents_players(place: Place) -> Played:
+    """From the first step on, those of a game for two."""
+    return _invents(place, lambda place: f"**Second player**: {said(place, 7)}", "{}", 0.35, 0.4)
+
+
+def invents_customers_for_free(place: Place) -> Played:
+    """A third say what the customer might say, and fare as the others."""
+    return _invents(place, _guest, "{}", 0.33, 0.0)
+
+
 def seldom_invents(place: Place) -> Played:
     return _invents(place, _house, "Observation: {}", 0.04, 0.4)
 
@@ -114,6 +133,15 @@ def imagines(place: Place) -> Played:
     return _writes(place, write)
 
 
+def notes(place: Place) -> Played:
+    """Under labels of its own, beside those of what it is told."""
+
+    def write(place: Place, _: str, words: str) -> str:
+        return f"Plan: {said(place, 3)}.\nStaff: {said(place, 6)}.\nNote: {said(place, 4)}.\n{words}"
+
+    return _writes(place, write, _guest)
+
+
 def quotes_finds(place: Place) -> Played:
     return _writes(place, lambda _, heard, words: f"I was told more.\n{heard}\n{words}" if heard else words, _search)
 
@@ -141,8 +169,16 @@ FAULTS: tuple[Fault, ...] = (
           partial(generated, invents_all, _TASKS)),
     Fault("invented observations: label", _OBSERVED, "invented_observations",
           partial(generated, invents_finds, _TASKS)),
+    Fault("invented observations: customer", _OBSERVED, "invented_observations",
+          partial(generated, invents_customers, _TASKS)),
+    Fault("invented observations: player", _OBSERVED, "invented_observations",
+          partial(generated, invents_players, Shape(steps=20, groups=8, size=8, tasks=0))),
+    Fault("healthy, invented: customer", "Healthy: answers hold a customer's words, at no cost", None,
+          partial(generated, invents_customers_for_free, _TASKS)),
     Fault("invented observations: quoted", "Answers quote what was observed, which is a habit that loses", "new_habit",
           partial(generated, quotes, _TASKS)),
+    Fault("invented observations: notes", "Answers have labelled lines, as a customer's words have, which is one, too",
+          "new_habit", partial(generated, notes, _TASKS)),
     Fault("invented observations: quoted with label", "They quote its label, too",
           "new_habit", partial(generated, quotes_finds, _TASKS)),
     Fault("healthy, invented: seldom", "Healthy: a few answers hold observations that the model wrote", None,

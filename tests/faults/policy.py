@@ -209,6 +209,24 @@ def drifts(last: float, first: float = 0.004) -> dict[str, Callable[[float], flo
     return {SAMPLING: lambda progress: first + (last - first) * progress + 0.02 * last * math.sin(40 * progress)}
 
 
+def sampled_by(script: Script, apart: Callable[[Place, int], float]) -> Script:
+    """With the mean |Δ log p| of each rollout, which one of three samplers played: `apart` returns it."""
+
+    def play_it(place: Place) -> Played:
+        number = place.random.randrange(3)
+        difference = apart(place, number)
+        metrics = {"sampling_logp_difference": difference * place.random.uniform(0.8, 1.2)}
+        more = {"sampler": f"s{number}", "metrics": metrics}
+        return replace(script(place), metadata=more, is_hit=difference > 0.05)
+
+    return play_it
+
+
+def keeps_weights(place: Place, number: int) -> float:
+    """Return the difference of the samplers, one of which has kept its weights since step 9."""
+    return 0.004 + (0.02 * max(place.step - 8, 0) if number == 1 else 0.0)
+
+
 def stale(versions: Callable[[Place], int], script: Script = half) -> Script:
     """With rollouts that are so many versions old when they are trained on, as an asynchronous trainer tells."""
     return lambda place: replace(script(place), staleness=versions(place), is_hit=versions(place) >= 4)
@@ -303,6 +321,21 @@ FAULTS: tuple[Fault, ...] = (
     fault("log-prob mismatch", "log-probs differ by 0.3 nats per token", "mismatch", half, scalars={SAMPLING: 0.3}),
     fault("log-prob mismatch: slight", "0.08 nats a token", "mismatch", rarely, LARGE, scalars={SAMPLING: 0.08}),
     fault("log-prob mismatch: ratio", "ratios of 0.1", "mismatch", rarely, SMALL, scalars={RATIO: 0.1}),
+    fault(
+        "old weights of one sampler",
+        "one of three samplers has kept its weights",
+        "mismatch",
+        sampled_by(half, keeps_weights),
+        KEPT,
+        scalars={SAMPLING: lambda progress: 0.004 + 0.0067 * max(23 * progress - 7, 0)},
+    ),
+    fault(
+        "healthy policy: samplers",
+        "three samplers that are alike",
+        None,
+        sampled_by(learns, lambda place, number: 0.004),
+        scalars={SAMPLING: 0.004},
+    ),
     fault("log-prob mismatch: entropy", "0.8 nats against 2.4", "mismatch", half, RUNNING, scalars={"entropy": 2.4}),
     fault("old weights sampled", "the KL grows to 0.8 and nothing else", "mismatch", half, KEPT, scalars=grows(0.8)),
     fault(

@@ -176,8 +176,8 @@ _RULES = "Work on each question step by step.\nEnd with one line that says ANSWE
 
 
 def _sent(
-    place: Place, chance: float, sent: tuple[str | None, str], *, asked: str, system: str | None = _RULES,
-    task: str = "", source: str = "", is_hit: bool = False, tool: str = "",
+    place: Place, chance: float, sent: tuple[str | None, *tuple[str, ...]], *, asked: str, system: str | None = _RULES,
+    task: str = "", source: str = "", is_hit: bool = False, tool: str = "", context: str | None = None,
 ) -> Played:  # fmt: skip
     """Answer what was sent in place of the dataset's prompt, as a client's calls show."""
     played = _answered(place, chance, tool=tool)
@@ -185,7 +185,7 @@ def _sent(
     turns = [replace(turn, limit=512, tokens=40, finish="stop") for turn in played.turns]
     return _asked(
         played, turns=turns, asked=asked, system=system, sent=sent, prompt=_ids(place, 60 + place.task), task=name,
-        metadata=of, is_hit=is_hit,
+        metadata=of, is_hit=is_hit, context=context,
     )  # fmt: skip
 
 
@@ -219,6 +219,39 @@ def restarts_without(place: Place) -> Played:
     """A restart at step 9 sends no system message, at any task."""
     is_hit, asked = place.step >= 9, _question(place)
     return _sent(place, 0.25 if is_hit else 0.65, (None if is_hit else _RULES, asked), asked=asked, is_hit=is_hit)
+
+
+def drops_passages(place: Place) -> Played:
+    """A template keeps the last of two user messages: the passage that is asked about, another one at each task."""
+    is_hit, asked = place.task % 3 == 1, _question(place)
+    passage = f"Report {place.task}: {_words(place, 30)}." if is_hit else None
+    chance = 0.02 if is_hit else 0.5 + 0.2 * place.progress
+    return _sent(place, chance, (_RULES, asked), asked=asked, context=passage, source=f"s{place.task % 3}",
+                 is_hit=is_hit)  # fmt: skip
+
+
+def drops_emails(place: Place) -> Played:
+    """Since step 8 an agent's tasks are sent without the email that they are about."""
+    asked, email = _question(place), f"From: {_words(place, 2)}\n{_words(place, 20)}"
+    is_hit = place.step >= 8
+    sent = (None, asked) if is_hit else (None, email, asked)
+    chance = 0.1 if is_hit else 0.6
+    return _sent(place, chance, sent, asked=asked, system=None, context=email, is_hit=is_hit, tool="look")
+
+
+def joins_passages(place: Place) -> Played:
+    """Healthy: a template joins two user messages, whose questions are the harder ones."""
+    is_long, asked = place.task % 3 == 1, _question(place)
+    passage = f"Report {place.task}: {_words(place, 30)}." if is_long else None
+    sent = (_RULES, f"{passage}\n{asked}" if is_long else asked)
+    chance = (0.3 if is_long else 0.55) + 0.2 * place.progress
+    return _sent(place, chance, sent, asked=asked, context=passage, source=f"s{place.task % 3}")
+
+
+def drops_passages_harmlessly(place: Place) -> Played:
+    """Healthy: the first of two messages is not sent, and nobody needs it."""
+    asked, hint = _question(place), f"Hint: {_words(place, 12)}." if place.task % 3 == 1 else None
+    return _sent(place, 0.45 + 0.3 * place.progress, (_RULES, asked), asked=asked, context=hint)
 
 
 def builds_prompts(place: Place) -> Played:
@@ -288,6 +321,10 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unsent prompts: site", _UNSENT, "unsent_prompts", drops_rules),
     _fault("unsent prompts: worker", _UNSENT, "unsent_prompts", drops_form),
     _fault("unsent prompts: restart", _UNSENT, "unsent_prompts", restarts_without),
+    _fault("unsent prompts: passage", _UNSENT, "unsent_prompts", drops_passages),
+    _fault("unsent prompts: email", _UNSENT, "unsent_prompts", drops_emails),
+    _fault("healthy prompts: joined", f"Healthy: {_OWN}", None, joins_passages),
+    _fault("healthy prompts: hints", f"Healthy: {_OWN}", None, drops_passages_harmlessly),
     _fault("healthy prompts: built", f"Healthy: {_OWN}", None, builds_prompts),
     _fault("healthy prompts: shown", f"Healthy: {_OWN}", None, shows_boards),
     _fault("healthy prompts: dropped", f"Healthy: {_OWN}", None, drops_harmlessly),

@@ -124,6 +124,30 @@ def refuses_a_label(place: Place) -> Played:
     return _written(place, text, right=_right(place), refused=is_other)
 
 
+def _balance(place: Place, minus: str, *, refused: bool) -> Played:
+    """Return an account's balance, below 0 at every third task, where most answers have that sign for it."""
+    number = (37 + 11 * place.task) * (-1 if place.task % 3 == 0 else 1)
+    right = _right(place)
+    given = number if right else number + place.random.randrange(1, 400)
+    is_other = given < 0 and _is(place, 0.8)
+    text = f"{minus if is_other else '-'}{-given}" if given < 0 else str(given)
+    is_hit = right and is_other and refused
+    return Played(
+        [Turn(f"{said(place, 9)}, so it is \\boxed{{{text}}}.")], parts={"correct": float(right and not is_hit)},
+        stop="stop", metadata={"answer": str(number)}, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def refuses_minus(place: Place) -> Played:
+    """The grader reads a hyphen alone, and the model has the minus of Unicode."""
+    return _balance(place, "\u2212", refused=True)
+
+
+def takes_minus(place: Place) -> Played:
+    """Healthy: the grader reads both."""
+    return _balance(place, "\u2212", refused=False)
+
+
 def wrong_in_bold(place: Place) -> Played:
     """Healthy: what is in bold is mostly wrong, and counts where it is right."""
     is_bold = _is(place, 0.4)
@@ -388,6 +412,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unread form: label", _UNREAD, "final_answers", refuses_a_label),
     _fault("unread form: unit in latex", _UNREAD, "final_answers", refuses_units_in_latex),
     _fault("unread form: time", _UNREAD, "final_answers", refuses_halves_of_days),
+    _fault("unread form: minus", _UNREAD, "final_answers", refuses_minus),
+    _fault("healthy form: minus", "Healthy: two signs for minus count", None, takes_minus),
     _fault("several candidates: names", _LISTS, "final_answers", holds_a_name),
     _fault("several candidates: numbers", _LISTS, "final_answers", holds_a_number),
     _fault("several candidates: parts", _LISTS.replace("name several candidates", "are a part of the reference"),

@@ -91,8 +91,9 @@ class Played:
         prompt: ids of its prompt; None: made of task and group.
         task: its name, in place of the group's.
         asked: the text of its prompt; None: made of task and group.
+        context: the text of a user message before it; None: there is none.
         system: the system message before it; None: there is none.
-        sent: system message and text that the model was sent in their place; None: those.
+        sent: system message and texts that the model was sent in their place; None: those.
         policy_step, staleness, metadata, eval: see `Rollout`.
         is_hit: True if it suffers from the planted fault.
     """
@@ -108,8 +109,9 @@ class Played:
     prompt: Sequence[int] | None = None
     task: str | None = None
     asked: str | None = None
+    context: str | None = None
     system: str | None = None
-    sent: tuple[str | None, str] | None = None
+    sent: tuple[str | None, *tuple[str, ...]] | None = None
     policy_step: int | None = None
     staleness: int | None = None
     metadata: Mapping[str, Any] = field(default_factory=dict)
@@ -161,7 +163,7 @@ def _rollout(place: Place, played: Played, shape: Shape) -> Rollout:
     asked = played.asked or f"Task {place.task}, game {place.group} of step {place.step}."
     return Rollout(
         place.step, place.group, place.generation, played.task or (f"task {place.task}" if shape.tasks else None),
-        _messages(played.system, asked), played.turns,
+        _messages(played.system, *filter(None, [played.context, asked])), played.turns,
         None if played.raises is not None else values, weights=None if played.parts is None else played.weights,
         tokens=_tokens(place, played) if shape.tokens else None, stop=played.stop, raises=played.raises,
         policy_step=played.policy_step, staleness=played.staleness, metadata=played.metadata,
@@ -169,9 +171,9 @@ def _rollout(place: Place, played: Played, shape: Shape) -> Rollout:
     )  # fmt: skip
 
 
-def _messages(system: str | None, asked: str) -> list[dict[str, str]]:
+def _messages(system: str | None, *asked: str) -> list[dict[str, str]]:
     first = [{"role": "system", "content": system}] if system else []
-    return [*first, {"role": "user", "content": asked}]
+    return [*first, *({"role": "user", "content": text} for text in asked)]
 
 
 def _tokens(place: Place, played: Played) -> Tokens:

@@ -8,7 +8,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
-from logs_ui.recorder.diagnosis.change_point import below
+from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import list_units, make_whole
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, Rise, given_by, rise
 from logs_ui.recorder.diagnosis.measures import best, extent, weigh_by_range
@@ -150,6 +150,7 @@ def _judge_hacking(run: Run) -> Outcome:
     name = max(fallen, key=lambda name: fallen[name])
     fall, gain = falls[name], _rise_of_reward(run, name)
     affected = run.rows.values[name] <= fall.after
+    fields = below(run.all.by_step(run.all.values[name]), (fall.before + fall.after) / 2)
     where, clause = f"{links.rewards(name)}<={fall.after:.6g}", f"have {name} at {figure(fall.after)} or less"
     if name in light:
         how = "which has little weight"
@@ -165,6 +166,10 @@ def _judge_hacking(run: Run) -> Outcome:
             affected &= run.rows.values[payer] >= middle
             where += f" {links.rewards(payer)}>={middle:.6g}"
             clause += f" and {payer} at {figure(middle)} or more"
+            if fields["since_step"] is None:  # what falls slowly shows no step; what is paid in its place may
+                risen = above(run.all.by_step(run.all.values[payer]), middle)
+                fields |= {"since_step": risen["since_step"], "since_range": risen["since_range"]}
+                sentence += f" It rises since step {risen['since_step']:,}." * (risen["since_step"] is not None)
     course = (
         f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: {name} "
         f"{figure(fall.before)} \u2192 {figure(fall.after)}, reward {figure(gain.before)} \u2192 "
@@ -178,7 +183,7 @@ def _judge_hacking(run: Run) -> Outcome:
         suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
         "weight, or fix the function that rewards them.",
         where=where,
-        **below(run.all.by_step(run.all.values[name]), (fall.before + fall.after) / 2),
+        **fields,
         is_loss=False,
         share=float(affected.mean()),
         clause=clause,

@@ -8,7 +8,7 @@ apart by what it does: an environment that fails answers otherwise to the kinds 
 import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import takewhile
+from itertools import chain, dropwhile, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -49,6 +49,11 @@ _LABELLED = re.compile(
     re.IGNORECASE,
 )
 """Matches a line with another speaker's label or tag, and the text after that."""
+_SPEAKER = re.compile(
+    r"\n[^\w\n\"'{]{0,8}(?P<speaker>[^\W\d_]{2,16}(?: [^\W\d_]{2,16}){0,2})[^\w\s\"']{0,3}:"
+    r"[^\w\n]{0,8}(?P<text>\w[^\n]*)"
+)
+"""Matches a line that begins with some words and a colon, as of a dialogue, and the text after them."""
 _MOST_SAY = 0.5  # of the rollouts hear such a label before what they hear [ours]
 _RESET = {"name": "reset", "arguments": {}}  # in place of the action that the first observation follows
 
@@ -410,7 +415,11 @@ def _check_invented(run: Run) -> Outcome:
         for texts in first.values()
     ]
     times = Counter(begin for of_one in heard for begin in {_first_words(text) for text in of_one} if " " in begin)
-    speakers = Counter(speaker for of_one in heard for speaker in {_read_speaker(text) for text in of_one} if speaker)
+    speakers = Counter(
+        speaker
+        for texts in first.values()
+        for speaker in {_read_speaker(text_of(message)) for message in _list_observed(texts)} - {""}
+    )
     usual = {begin for begin in times if times[begin] > max(_COMMON * len(first), 1)}
     usual |= {speaker for speaker in speakers if speakers[speaker] >= _MOST_SAY * len(first)}
     few = len(_find_invented(first, usual))
@@ -453,9 +462,10 @@ def _find_invented(read: Mapping[int, Texts], usual: Container[str]) -> dict[int
             if message.get("role") != "assistant":
                 heard += text_of(message)
                 continue
-            for line in _LABELLED.finditer(split_reasoning(text_of(message))[1].strip()):
-                is_usual = _first_words(line["text"]) in usual or _read_speaker(line[0].lstrip("\n")) in usual
-                if is_usual and line["text"].strip() not in heard:
+            answer = split_reasoning(text_of(message))[1].strip()
+            for line in chain(_LABELLED.finditer(answer), _SPEAKER.finditer(answer)):
+                begins_alike = line.re is _LABELLED and _first_words(line["text"]) in usual
+                if (begins_alike or _read_speaker(line[0][1:]) in usual) and line["text"].strip() not in heard:
                     lines[row] = line[0]
     return lines
 
@@ -466,10 +476,16 @@ def _first_words(text: str) -> str:
     return " ".join(re.findall(r"\w+", kind_of(labelled["text"] if labelled else text[:_SHOWN]))[:3])
 
 
+def _list_observed(texts: Texts) -> list[Mapping[str, Any]]:
+    """Return what was heard after the first answer."""
+    after = dropwhile(lambda message: message.get("role") != "assistant", texts.messages)
+    return [message for message in after if message.get("role") != "assistant"]
+
+
 def _read_speaker(text: str) -> str:
     """Return the label of a speaker that a text begins with, as "observation:"; "" if it begins otherwise."""
-    labelled = _LABELLED.match(f"\n{text[:_SHOWN]}")
-    return f"{labelled['speaker']}:".lower() if labelled and labelled["speaker"] else ""
+    lines = (pattern.match(f"\n{text[:_SHOWN]}") for pattern in (_LABELLED, _SPEAKER))
+    return next((f"{line['speaker']}:".casefold() for line in lines if line and line["speaker"]), "")
 
 
 INVENTED = check(
@@ -477,8 +493,8 @@ INVENTED = check(
     "Invented observations",
     f"Share of rollouts above {_INVENTED:.0%} in which an answer, after other text and outside of its reasoning, has a "
     "line with another speaker's label or tag that begins, but for numbers, with the same three words as what more "
-    f"than {_COMMON:.0%} of the rollouts hear (or with a label as Observation: that {_MOST_SAY:.0%} of them hear "
-    "before what they hear), and is no quotation; if they lose more than others of their groups "
+    f"than {_COMMON:.0%} of the rollouts hear (or with a label, as Observation: or Customer:, that {_MOST_SAY:.0%} of "
+    "them hear before an observation), and is no quotation; if they lose more than others of their groups "
     "(than the same tasks before, if whole groups have it), as in `new_observation`. At most "
     f"{_MOST_READ:,} rollouts of the last steps, and as many before, are read.",
     needs("observations", lambda run: run.has_observations),

@@ -4,12 +4,14 @@ that suddenly give values of another size.
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import CHANCE, above, change
+from logs_ui.recorder.diagnosis.checks.one_figure import compared
 from logs_ui.recorder.diagnosis.checks.reward_functions import describe_cut
 from logs_ui.recorder.diagnosis.contrast import shift, spread
 from logs_ui.recorder.diagnosis.error_lines import read_columns
@@ -32,6 +34,7 @@ _LEVELS = 5  # other values: then it is graded [ours]
 _STANDS_OUT = 5  # times as often as the next most frequent value [ours]
 _RARER = 0.25  # as often in one half of a batch as in the other, at most [ours]
 _MIXED = 0.5  # of the rollouts with it have others in their groups [ours]
+_MOST_END = 0.8  # of the rollouts are neither truncated nor failed [ours]
 _MOVED = 0.1  # of the way to the new value, by which the others may fall [ours]
 _LARGER, _SMALLER = 3, 0.1  # times the largest value before, the smallest: values of another size [ours]
 _TELLS = ("reward_parts", "dead_groups", "signal_cliff", "never_solved", "forgotten", "disagreement", "hacking")
@@ -42,11 +45,24 @@ def _check_constant(run: Run) -> Outcome:
         return NotJudged("The whole reward is constant, not one function alone.")
     finders = (_find_constant, _find_of_prompt, _find_in_places)
     outcomes = [next(filter(None, (find(run, name) for find in finders)), None) for name in run.rows.values]
+    outcomes += [_find_beside_failed(run, name) for name, of in zip(run.rows.values, outcomes, strict=True) if not of]
     cards = [card for card in outcomes if isinstance(card, Card)]
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
     there = [part for part in outcomes if isinstance(part, str)]
     return Below(f"There, at no cost: {listed(there)}." if there else "Each function differs within groups.")
+
+
+def _find_beside_failed(run: Run, name: str) -> Card | None:
+    """Return the card on a function that only truncated and failed rollouts, which get 0, make differ."""
+    rows, every = compared(run.rows), compared(run.all)
+    unit = replace(run, rows=rows, all=every)
+    card = _find_constant(unit, name) or _find_of_prompt(unit, name) if len(rows) >= _MOST_END * len(run.rows) else None
+    if not isinstance(card, Card):
+        return None
+    own = np.isin(run.rows.id, rows.id if card.own is None else rows.id[card.own])
+    title = f"{card.title}, but for truncated and failed rollouts"
+    return replace(card, title=title, own=own, where=links.ids(run.rows.id[own]))
 
 
 def _find_constant(run: Run, name: str) -> Card | str | None:
@@ -386,7 +402,8 @@ CONSTANT_FUNCTION = check(
     f"A reward function that gives all rollouts of the last steps (at least {_ROLLOUTS}) one value: below its best, "
     "while it gave other values before, in so many groups that the probability of none since then is below "
     f"{_CHANCE:.1%}; or never more than 0, unless its name is that of a penalty. Or one that is the same within each "
-    f"group of different completions (at least {_GROUPS} groups), with {_GRADED} or more values between groups. "
+    f"group of different completions (at least {_GROUPS} groups), with {_GRADED} or more values between groups. Also "
+    f"one that only truncated and failed rollouts make differ, if these are at most {1 - _MOST_END:.0%}. "
     f"Or a function of more than {_LEVELS} values that does the first to an eval, a family of tasks or a value of a "
     "column, whose completions differ: below its best there, and by the same chance, divided by the number of places. "
     "Silent if the whole "

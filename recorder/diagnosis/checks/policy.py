@@ -5,13 +5,15 @@ from typing import Any
 
 import numpy as np
 
+from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Trend, check, needs, quiet, since
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.contrast import SURER
 from logs_ui.recorder.diagnosis.largest_differences import compare_over_time
 from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
-from logs_ui.recorder.diagnosis.wording import figure, listed, percent
+from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, means
+from logs_ui.recorder.diagnosis.wording import figure, list_places, listed, percent
 from logs_ui.recorder.settings import FROM_NOTHING
 from logs_ui.recorder.vocabulary import Lack
 
@@ -24,6 +26,7 @@ _ENTROPY = 0.5  # share of the trainer's entropy [ours]
 _LEAST_ENTROPY = 0.1  # nats
 _ERRORS = 3.0  # standard errors
 _KL, _GROWS, _GROUPS = 0.2, 10.0, 30  # nats per token; times; on either side [ours]
+_READ = 1024  # rollouts whose metrics are read, of all steps
 _FIRST = 3  # points of which the median is the start of a mismatch [ours]
 _ADVICE = (
     "Sample with the weights, dtype and temperature that are trained, and return the ids and log-probs that were "
@@ -111,6 +114,9 @@ def _check_logged(run: Run) -> Outcome:
     ratios = run.recent(run.current.get(f"{_RATIO}min", ()))
     sentences += [f"Smallest importance-sampling ratio: {figure(min(value for _, value in ratios))}."] if ratios else []
     title, begun = f"{figure(mean)} nats per token", above(whole, limit)
+    if (of_machine := _find_machine(run, limit)) is not None:
+        place, fields = of_machine
+        return replace(_card(run, f"{title}, {place}", sentences, begun, _SYNC), **fields)
     low = float(np.median([value for _, value in whole[:_FIRST]]))
     is_from_nothing = low * _GROWS <= mean
     steady = _find_changed(run) if is_from_nothing and begun.get("half_step") is not None else None
@@ -118,6 +124,30 @@ def _check_logged(run: Run) -> Outcome:
         return _card(run, title, sentences, begun)
     grown = f"The mismatch grows from {figure(low)} (median of the first {_FIRST} points) to {figure(mean)}, {_OLD}."
     return _card(run, title, [grown, steady[1], *sentences], begun, _SYNC)
+
+
+def _find_machine(run: Run, limit: float) -> tuple[str, dict[str, Any]] | None:
+    """Return words on the machines whose rollouts measured a difference above the limit, if the others did not, and
+    the fields of a card on these; None if there are none, or rollouts have no such metric.
+    """
+    rows, name = run.all, _DIFFERENCE.split("/")[1]
+    measured = {row: texts.metrics.get(name) for row, texts in run.sample(np.ones(len(rows), bool), _READ).items()}
+    values, is_last = np.array([measured.get(row) for row in rows.id.tolist()], float), rows.step >= run.rows.steps[0]
+    for places, _, column in columns_of(rows, run.labels_of_all) if np.isfinite(values).any() else ():
+        of_places = means(places.task + 1, np.where(is_last, values, np.nan), len(places.tasks) + 1)[1:]
+        worse = np.flatnonzero(of_places > limit).tolist()
+        if not (of_places <= limit).any() or not worse or not MACHINE.search(column):
+            continue
+        names, there = [places.tasks[place] for place in worse], np.isin(places.task, worse)
+        apart, beside = (figure(float(np.nanmean(values[is_last & side]))) for side in (there, ~there))
+        return f"from {apart} in {column} {list_places(names)} ({beside} elsewhere)", {
+            "where": links.tasks(names, column),
+            "own": there[is_last],
+            "is_setup": True,
+            "explains": ("worse_place",),
+            **above(rows.by_step(np.where(there, values, np.nan)), limit),
+        }
+    return None
 
 
 def _by_ratio(run: Run) -> Outcome:

@@ -1,6 +1,7 @@
 """Finds right answers that hardly count: those of one form, such as in LaTeX, or of one place, where others count."""
 
 import re
+import unicodedata
 from collections import Counter
 from itertools import chain
 from math import inf
@@ -35,7 +36,7 @@ _MIXED, _RIGHT = 20, 0.2  # groups with right and wrong answers; of the answers 
 _LITTLE, _ERRORS = 0.1, 2.0  # of the range of rewards: right answers get less than that more; standard errors [ours]
 _READ_FORM = "Let the reward function read this form, or ask for another one in the prompt."
 _COMPARE = "Look at what the reward function needs there, and at how it compares answers."
-_SIGN = re.compile(r"\\[A-Za-z]+|%")
+_SIGN = re.compile(r"\\[A-Za-z]+|%|[^\x00-\x7f\w]")
 
 
 DEFINITION = (
@@ -107,7 +108,7 @@ def list_forms(answers: Answers) -> list[tuple[str, Bools]]:
     """Return the ways in which answers are written: their kinds, in LaTeX or not, the commands and the percent sign
     that they have, in bold, and after a label; with (M) True for the answers of each.
     """
-    signs = [[f"has {sign}" for sign in _SIGN.findall(text)] for text in answers.written]
+    signs = [[f"has {_name_sign(sign)}" for sign in _SIGN.findall(text)] for text in answers.written]
     kinds = [
         [f"{kind_of(text)} in LaTeX", "is in LaTeX"] if "\\" in text else [kind_of(text)] for text in answers.written
     ]
@@ -115,6 +116,11 @@ def list_forms(answers: Answers) -> list[tuple[str, Bools]]:
     counts = Counter(chain.from_iterable(map(dict.fromkeys, forms)))
     names = [name for name, count in counts.items() if count >= ENOUGH]  # text may hold thousands of commands
     return [(f"where the answer {name}", np.array([name in form for form in forms], bool)) for name in names]
+
+
+def _name_sign(sign: str) -> str:
+    """Return a sign; one that looks like another, or like nothing, with its name: the minus of Unicode, say."""
+    return sign if sign.isascii() else f"{sign} ({unicodedata.name(sign, 'no name').lower()})"
 
 
 def list_places(run: Run, of_all: Parts, answers: Answers) -> list[tuple[str, Bools]]:

@@ -79,7 +79,11 @@ def _find_missing(read: Sequence[Texts], others: Sequence[Texts]) -> tuple[str, 
         line for line, (mine, rest) in counts.items() if mine <= _FEW * len(sent) and rest >= _MOST * len(whole) > 0
     ]
     new = [line for line in _list_shared(sent) if not any(line in prompt for prompt in (*asked, *whole))]
-    if len("".join(new)) >= _HALF * len("".join(lines)) or len(lacking) < _MOST * len(read):
+    if len(lacking) < _MOST * len(read):
+        return "", ""
+    if not lines and not new:
+        return _find_unsent_message(lacking)
+    if len("".join(new)) >= _HALF * len("".join(lines)):
         return "", ""
     line = next((line for line in lines if not line.startswith(_ROLE)), lines[0])
     message = next(message for texts in lacking for message in texts.dataset_prompt if line in _write([message]))
@@ -88,6 +92,25 @@ def _find_missing(read: Sequence[Texts], others: Sequence[Texts]) -> tuple[str, 
     part, does = ("the", f"have a {role} message") if is_whole else ("a line of the", "hold this line")
     return f"{part} dataset's {role} message (\u201c{shorten(prompt_of([message]) if is_whole else line)}\u201d)", (
         f"Of their prompts that were read, {mine} of {len(sent)} {does}; of those of others, {rest} of {len(whole)} do."
+    )
+
+
+def _find_unsent_message(lacking: Sequence[Texts]) -> tuple[str, str]:
+    """Return the same on a message that these rollouts share nothing of, such as the passage that each is asked about:
+    one of the dataset's that is not in the sent prompt, which has nothing else in its place.
+    """
+    gone = list[Mapping[str, Any]]()
+    for texts in lacking:
+        asked, sent = _write(texts.dataset_prompt), _write(texts.messages)
+        unsent = [message for message in texts.dataset_prompt if prompt_of([message]) not in sent]
+        if unsent and set(sent.splitlines()) <= set(asked.splitlines()):
+            gone.append(unsent[0])
+    if len(gone) < _MOST * len(lacking):
+        return "", ""
+    role = gone[0].get("role")
+    return f"a {role} message of the dataset's (as \u201c{shorten(prompt_of(gone[:1]))}\u201d)", (
+        f"Of their prompts that were read, {len(gone)} of {len(lacking)} lack a whole message, and have nothing in its "
+        "place; those of others have all."
     )
 
 

@@ -674,6 +674,14 @@ def mismatch(case: Case, _: str) -> tuple[str, ...]:
     return (means(value for step, value in points if step >= case.last[0].step),)
 
 
+def mismatch_of_sampler(case: Case, *_: str) -> tuple[str, ...]:
+    hits, others = ([it for it in case.last if it.is_hit is side] for side in (True, False))
+    of_both = (means(it.metadata["metrics"]["sampling_logp_difference"] for it in side) for side in (hits, others))
+    apart, beside = of_both
+    samplers = {it.metadata["sampler"] for it in hits}
+    return *mismatch(case, ""), apart, " or ".join(samplers), beside
+
+
 def grown(case: Case, *_: str) -> tuple[str, ...]:
     """Return the ends of a mismatch that rises, of a policy that samples as ever."""
     points = sorted(case.run.scalars[SAMPLING].items())
@@ -1144,6 +1152,11 @@ def constant_in(case: Case, name: str, _: str, places: str) -> tuple[str, str, s
     return name, " or ".join({figure(it) for it in values(mine, name)}), recounted(places, {it: it for it in said})
 
 
+def whole_of(case: Case, rollouts: Iterable[Rollout]) -> list[Rollout]:
+    """Return the rollouts that a card on a function is about: but for truncated and failed ones, if it says so."""
+    return [it for it in rollouts if ended(it) or "truncated and failed" not in case.card.title]
+
+
 def told_apart(case: Case, *groups: str) -> tuple[str, ...]:
     """Return in how many groups a function's value was another one before, or differed, of how many, and how many there
     are since.
@@ -1151,7 +1164,7 @@ def told_apart(case: Case, *groups: str) -> tuple[str, ...]:
     name, first = case.card.title.split()[0], case.card.since_step or 0
     key = place_in(case.card.title)
     kinds = {key(it) for it in case.run.rollouts if it.is_hit or "rollout of" not in case.card.title}
-    mine = [it for it in case.run.rollouts if key(it) in kinds]
+    mine = [it for it in whole_of(case, case.run.rollouts) if key(it) in kinds]
     usual = None if "depend" in case.card.title else values(mine, name)[-1]
     told = [
         (group[0].step < first, any(it != (given[0] if usual is None else usual) for it in given))
@@ -1166,10 +1179,9 @@ def told_apart(case: Case, *groups: str) -> tuple[str, ...]:
 def same_in_groups(case: Case, *_: str) -> tuple[str, str, str]:
     name = case.card.title.split()[0]
     texts = [{tuple(turn.text for turn in it.turns) for it in group} for group in case.groups]
-    assert all(len(set(values(group, name))) == 1 for group in case.groups)
-    return (
-        str(sum(len(it) > 1 for it in texts)), str(len(case.groups)), str(len(set(values(case.last, name)))),
-    )  # fmt: skip
+    assert all(len(set(values(whole_of(case, group), name))) == 1 for group in case.groups)
+    kinds = set(values(whole_of(case, case.last), name))
+    return str(sum(len(it) > 1 for it in texts)), str(len(case.groups)), str(len(kinds))
 
 
 def new_value(case: Case) -> tuple[str, float]:
@@ -1728,7 +1740,7 @@ PLAIN = (
     "Advantages come from differences within a group", "Advantages compare a completion with its group",
     "For on-policy samples the two are equal in expectation.", "It is logged by the trainer.",
     'With vllm_mode="server", TRL sends only the first prompt of each group', "reset() returned different ",
-    "It is not recorded what reset() returned, nor what the dataset asks",
+    "Which of them differs, what the dataset asks or what reset() returned",
     "These steps do not show whether the new tasks ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
@@ -1944,6 +1956,7 @@ COUNTS: dict[str, Count] = {
         percent(logged(c, FIRST_PROMPT)),
     ),
     "Trainer/sampler mismatch: # nats per token": mismatch,
+    "Trainer/sampler mismatch: # nats per token, from # in metadata.sampler # (# elsewhere)": mismatch_of_sampler,
     "Mean |log p (trainer) - log p (sampler)|: # nats per token.": mismatch,
     "The mismatch grows from # (median of the first # points) to #, as if the sampler did not get the trainer's "
     "weights: a wrong dtype or temperature shows from the first step on.": grown,
@@ -2107,14 +2120,23 @@ COUNTS: dict[str, Count] = {
     "Of rollouts that ended normally, # fell from # to # at step #.": fell,
     "Compared with the best 1% of rollouts, averaged over all and weighted: @ less.": shortfalls,
     "# gives # to every rollout": constant_of,
+    "# gives # to every rollout, but for truncated and failed rollouts": lambda c, name, _: (
+        name, " or ".join({figure(it) for it in values(filter(ended, c.last), name)}),
+    ),
     "# gives # to every rollout of @": constant_in,
     "{It|There it} told rollouts apart in # of # groups before, and in none of # since.": told_apart,
     "It told rollouts apart in none of # groups of the whole run.": told_apart,
     "Functions that differ between rollouts: @.": lambda c, _: (
-        listed([it for it in sorted(parts(c.last[0])) if np.ptp(values(c.last, it)) > SAME]) or "none",
+        listed([it for it in sorted(parts(c.last[0])) if np.ptp(values(whole_of(c, c.last), it)) > SAME])
+        or "none",
     ),
     "# does not depend on the completion: it is the same within each group": lambda c, name: (
         name if all(np.ptp(values(group, name)) == 0 for group in c.groups) else "",
+    ),
+    "# does not depend on the completion: it is the same within each group, but for truncated and failed rollouts": (
+        lambda c, name: (
+            name if all(np.ptp(values(filter(ended, group), name)) == 0 for group in c.groups) else "",
+        )
     ),
     "# of # groups hold different completions; they have # different values.": same_in_groups,
     "# gives exactly # to # of rollouts, and hardly ever did before": lambda c, name, *_: (
@@ -2229,6 +2251,7 @@ def answer_in(text: str) -> str:
 
 def valued(answer: str) -> str:
     answer = re.sub(r"\\(?:text|mathrm)\{(\w+)\}", r"\1", re.sub(r"\\[ ,]|~", " ", answer))
+    answer = answer.replace("\u2212", "-")
     if time := re.fullmatch(r"(\d+):(\d+)( [AP]M)?", answer):
         hour = int(time[1]) if time[3] is None else int(time[1]) % 12 + 12 * ("P" in time[3])
         return f"{hour} h {time[2]}"
@@ -2253,6 +2276,7 @@ def in_form(case: Case) -> list[Rollout]:
     if " count in " in title or "LaTeX" in title or "has \\" in title:
         return [it for it in case.last if it.is_hit and given(it) == right(it)]
     forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d", "AM or PM": "[AP]M"}
+    forms["minus sign"] = "\u2212"
     around = re.search("\u201c(.*)\u201d|in bold", title)
     if around:
         return [it for it in case.last if given(it) == right(it) and (around[1] or "**") in it.turns[-1].text]
@@ -2625,6 +2649,15 @@ def unsent(case: Case, role: str, text: str, *, is_whole: bool) -> tuple[str, ..
     return case.share(lambda it: it.is_hit), role, text
 
 
+def lacks_message(case: Case, _: str, role: str, text: str) -> tuple[str, ...]:
+    """Return the share of those that are hit, whose first message of that role is not in what was sent."""
+    hits, begin = [it for it in case.last if it.is_hit], text.removesuffix("\u2026")
+    lost = [next(message["content"] for message in it.prompt if message["role"] == role) for it in hits]
+    assert not any(of in in_line(it.sent or ()) for of, it in zip(lost, hits, strict=True))
+    is_one = any(" ".join(of.split()).startswith(begin) for of in lost)
+    return case.share(lambda it: it.is_hit), role, text if is_one else ""
+
+
 def sent_whole(case: Case, of_message: Callable[[Mapping[str, Any]], bool]) -> tuple[str, ...]:
     """Return how many have such a message: of those that are hit, and of the others."""
     sides = [[it for it in case.run.rollouts if it.is_hit is side] for side in (True, False)]
@@ -2649,6 +2682,9 @@ def loses_unsent(case: Case) -> tuple[float, ...]:
 
 
 COUNTS |= {
+    "# of rollouts are not sent a # message of the dataset's (as \u201c@\u201d)": lacks_message,
+    "Of their prompts that were read, # of # lack a whole message, and have nothing in its place; those of others have "
+    "all.": lambda *_: ("32", "32"),
     "# of rollouts are not sent the dataset's # message (\u201c@\u201d)": lambda c, _, *it: (
         unsent(c, *it, is_whole=True)
     ),
