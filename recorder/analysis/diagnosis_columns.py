@@ -212,10 +212,16 @@ def texts_of(db: Database, run_id: int, ids: Sequence[int]) -> dict[int, Texts]:
             rollout.sampling,
             rollout.row.metrics or {},
             [message for message in rollout.metadata.get("dataset_prompt") or () if isinstance(message, dict)],
+            _texts_in(rollout.metadata.get("dataset")),
         )
         for rollout in rollouts
         if rollout.messages or rollout.actions
     }
+
+
+def _texts_in(dataset: object) -> dict[str, str]:
+    columns = dataset.items() if isinstance(dataset, dict) else ()
+    return {name: value for name, value in columns if isinstance(value, str)}
 
 
 def evaluated_texts_of(db: Database, run_id: int, eval_name: str) -> dict[int, Texts]:

@@ -18,6 +18,8 @@ _LONGEST = 2_000  # characters of an answer
 _BOXED = r"\boxed{"
 _MARKS = {_BOXED: "}", "<answer>": "</answer>", "####": "\n"}
 """What stands before and after an answer."""
+_TAGGED = re.compile(r"<(?P<tag>[A-Za-z]\w{0,30})>\s*(?P<text>[^<>]*\w[^<>]*?)\s*</(?P=tag)>[\s.*]*\Z")
+_NO_ANSWERS = {"think", "thinking", "thought", "reasoning", "scratchpad", "tool_call", "function", "action", "code"}
 _ENDED = re.compile(r"</answer>|\\boxed\{|^#### *-?\$?\d", re.MULTILINE)
 SPEAKER = re.compile(r"\n(?:Human|User) *:|<\|(?:im_start|start_header_id)\|>|<start_of_turn>|<tool_response>")
 """What ends an answer; what begins another one's turn."""
@@ -81,8 +83,9 @@ def _values(source: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 def final_answer(messages: Sequence[Mapping[str, Any]], turns: int | None = None) -> Told | None:
     r"""Return what the model's last message gives as its answer: whatever comes last of a `\boxed{}`, an `<answer>`
-    tag, and a line's text after `####`; else the only argument of its call of a tool that is named like an answer; else
-    its last line. None if that message has none of these, or `turns`, the number of the model's calls, is 0.
+    tag, and a line's text after `####`; else what stands in a tag that ends the message; else the only argument of its
+    call of a tool that is named like an answer; else its last line. None if that message has none of these, or `turns`,
+    the number of the model's calls, is 0.
 
     >>> final_answer([{"role": "assistant", "content": "So \\boxed{\\frac{1}{2}}."}])
     Told(text='\\frac{1}{2}', place='after the last \\boxed{')
@@ -91,6 +94,8 @@ def final_answer(messages: Sequence[Mapping[str, Any]], turns: int | None = None
     if marks := list(_find_marks(text)):
         _, answer, place = max(marks)
         return Told(answer, place)
+    if (tagged := _TAGGED.search(text[-_LONGEST:])) and tagged["tag"].casefold() not in _NO_ANSWERS:
+        return Told(tagged["text"], f"in <{tagged['tag']}>")
     if turns != 0 and (called := _find_called(messages)) is not None:
         return called
     lines = text.rstrip().splitlines() or [""]

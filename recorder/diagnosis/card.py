@@ -37,6 +37,7 @@ class Texts(NamedTuple):
     sampling: Mapping[str, Any] = MappingProxyType({})  # parameters of its generations
     metrics: Mapping[str, float | None] = MappingProxyType({})
     dataset_prompt: Sequence[Mapping[str, Any]] = ()  # where another was sent
+    dataset: Mapping[str, str] = MappingProxyType({})  # texts among the columns of the dataset
 
 
 ReadTexts = Callable[[Sequence[int]], Mapping[int, Texts]]

@@ -3,7 +3,7 @@
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import pairwise
+from itertools import chain, pairwise
 
 from logs_ui.recorder.action_text import observed_text, split_reasoning, tool_of
 from logs_ui.recorder.diagnosis.answers import text_of
@@ -18,24 +18,24 @@ OF_ANSWER, OF_OBSERVATION = "in the last answer", "in an observation"
 _SHOWN = 80  # characters of an observation
 _OF_PROMPT = "in the prompt"
 _READ, _FEW = 64, 16  # rollouts of either side that are read; fewer tell nothing [ours]
-_MOST, _HARDLY = 0.6, 0.05  # of the later rollouts have it; of the earlier ones, at most [ours]
+_MOST, _HARDLY = 0.6, 0.1  # of the later rollouts have it; of the earlier ones, at most [ours]
 
 
-def list_tools(some: Sequence[Texts], least: float) -> list[str]:
-    """Return the tools that at least the share `least` of some rollouts call."""
-    times = Counter(tool for texts in some for tool in dict.fromkeys(_list_calls(texts)))
-    return [tool for tool in times if times[tool] >= least * len(some)]
+def list_usual(some: Sequence[Texts], least: float) -> list[str]:
+    """Return the kinds of actions that at least the share `least` of some rollouts take."""
+    times = Counter(kind for texts in some for kind in dict.fromkeys(_list_kinds(texts)))
+    return [kind for kind in times if times[kind] >= least * len(some)]
 
 
-def list_habits(texts: Texts, tools: Sequence[str] = ()) -> Iterator[str]:
-    """Yield what a rollout does, as a predicate of rollouts, first what tells more; also which of `tools` it never
-    calls.
+def list_habits(texts: Texts, usual: Sequence[str] = ()) -> Iterator[str]:
+    """Yield what a rollout does, as a predicate of rollouts, first what tells more; also which of the `usual` kinds of
+    actions it never takes.
     """
-    calls = _list_calls(texts)
+    calls, kinds = _list_calls(texts), _list_kinds(texts)
     yield from (f"call {tool}" for tool in calls)
     if calls:
         yield from (f"begin with a call of {calls[0]}", f"end with a call of {calls[-1]}")
-        yield from (f"never call {tool}" for tool in tools if tool not in calls)
+    yield from (f"never {kind}" for kind in usual if kinds and kind not in kinds)
     answers = [text_of(message) for message in texts.messages if message.get("role") == "assistant"][-1:]
     for said, ending in (
         ([observed_text(action) or "" for action in _list_actions(texts)], "in an action"),
@@ -58,8 +58,9 @@ def quote(some: Iterable[Texts], habit: str) -> list[str]:
 
 
 def describe_begun(run: Run, before: Bools, since: Bools) -> list[str]:
-    """Return a sentence on what most of the (N,) rollouts `since` have and hardly any of those `before`: words of the
-    prompt, of an observation, of the last answer or of an action, in this order; none if there is nothing such.
+    """Return a sentence on what most of the (N,) rollouts `since` have and hardly any of those `before`, or reversely:
+    words of the prompt, of an observation, of the last answer or of an action, in this order; none if there is nothing
+    such.
     """
     earlier, later = (
         [
@@ -70,14 +71,20 @@ def describe_begun(run: Run, before: Bools, since: Bools) -> list[str]:
     )
     if min(len(earlier), len(later)) < _FEW:
         return []
-    old, new = (Counter(habit for habits in side for habit in habits) for side in (earlier, later))
-    begun = [habit for habit in new if new[habit] >= _MOST * len(later) and old[habit] <= _HARDLY * len(earlier)]
-    order = (_OF_PROMPT, OF_OBSERVATION, OF_ANSWER)
-    most = max(begun, key=lambda habit: ([habit.endswith(end) for end in order], new[habit]), default=None)
-    if most is None:
-        return []
-    now, before_that = percent(new[most] / len(later)), percent(old[most] / len(earlier))
-    return [f"Of {len(later)} that were read {now} {most}, of {len(earlier)} before {before_that}."]
+    order, shares = (
+        (_OF_PROMPT, OF_OBSERVATION, OF_ANSWER),
+        [
+            {habit: times / len(side) for habit, times in Counter(chain.from_iterable(side)).items()}
+            for side in (later, earlier)
+        ],
+    )
+    for many, few in (shares, shares[::-1]):
+        changed = [habit for habit in many if many[habit] >= _MOST and few.get(habit, 0.0) <= _HARDLY]
+        most = max(changed, key=lambda habit: ([habit.endswith(end) for end in order], many[habit]), default=None)
+        if most is not None:
+            now, before_that = (percent(side.get(most, 0.0)) for side in shares)
+            return [f"Of {len(later)} that were read {now} {most}, of {len(earlier)} before {before_that}."]
+    return []
 
 
 def _list_actions(texts: Texts) -> list[object]:
@@ -86,6 +93,13 @@ def _list_actions(texts: Texts) -> list[object]:
 
 def _list_calls(texts: Texts) -> list[str]:
     return [tool for action in _list_actions(texts) if (tool := tool_of(action)) is not None]
+
+
+def _list_kinds(texts: Texts) -> list[str]:
+    """Return the kinds of its actions: calls by their tools, others by their first words."""
+    first = (re.search(r"\w{1,40}", action) for action in _list_actions(texts) if isinstance(action, str))
+    words = [f"begin an action with \u201c{word[0]}\u201d" for word in first if word]
+    return [*(f"call {tool}" for tool in _list_calls(texts)), *words]
 
 
 def _list_heard(texts: Texts) -> list[str]:

@@ -14,12 +14,15 @@ from logs_ui.recorder.vocabulary import Status
 _END = 300  # characters of an answer that may hold a reference
 _NUMBER = r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)"
 _UNIT = r"[^\W\d_]\S*(?: [^\W\d_]+)?|[%\u00b0\u20ac\u00a3$]\S*"
+_MONTHS = "Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec"
 KINDS = {
     "has a thousands separator": r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d+)?",
     "is an integer": r"[-+]?\d+",
     "has decimals": r"[-+]?\d*\.\d+",
     "is a fraction": r"[-+]?(?:\d+\s*/\s*\d+|\\d?frac\{\d+\}\{\d+\})",
     "is a time with AM or PM": r"\d{1,2}:\d{2}(?::\d{2})?\s*[AaPp]\.?[Mm]\.?",
+    "is a date in words": rf"(?:\d{{1,2}}\D{{1,8}})?(?:{_MONTHS})[A-Za-z]*\W{{1,2}}(?:\d{{1,2}}\D{{1,4}})?\d{{4}}",
+    "is a date": r"\d{4}-\d{1,2}-\d{1,2}",
     "has a unit": rf"(?:[$\u20ac\u00a3]\s*{_NUMBER}|{_NUMBER}\s*(?:{_UNIT}))",
     "is a list": r"[\[({].*[,;].*[\])}]|[^,;]+(?:[,;][^,;]+)+",
     "is an expression": r".*(?:\\|\d\s*[-+*^=]|[*^=]).*",
@@ -31,6 +34,7 @@ _VALUES = re.compile(r"(?<![\w.,])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\
 _UPRIGHT = re.compile(r"\\(?:text|textrm|mathrm|mathbf|mathit|operatorname|rm)\s*\{([^{}]*)\}")
 _SPACES = re.compile(r"\\[ ,;:!]|\\q?quad\b|~|\\(?=[%$])")
 _TIME = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
+_NOT_OF_DATE = {"st", "nd", "rd", "th", "of"}
 _MARK = re.compile(r"(?<!\d):|:(?!\d)|=|\bis\b")
 _MINUS = str.maketrans("\u2212", "-")  # the sign that Unicode has for it
 _FRACTION = re.compile(r"\\d?frac\{(-?\d+)\}\{(\d+)\}")
@@ -65,11 +69,15 @@ def plain(answer: str, *, is_line: bool = False) -> str:
     ('1250', 'b', 'newyork', '3')
     >>> plain("9:05 PM"), plain("Answer: 21:05", is_line=True)
     ('21h05', '21h05')
+    >>> plain("7th of March 1931"), plain("Mar. 7, 1931"), plain("1931-03-07")
+    ('1931y3m7', '1931y3m7', '1931y3m7')
     """
     text = bare(_SPACES.sub(" ", _UPRIGHT.sub(r"\1", bare(answer, is_line=is_line))))
     if time := _TIME.fullmatch(text):
         hour, minute, half = time.groups()
         return f"{int(hour) % 12 + 12 * (half.lower() == 'p') if half else int(hour)}h{minute}"
+    if date := _read_date(text):
+        return date
     values = _values(text)
     is_number = len(values) == 1 and kind_of(text) not in {"is a list", "is an expression", "is a text"}
     return str(values[0]) if is_number else _squeeze(text)
@@ -83,6 +91,20 @@ def bare(answer: str, *, is_line: bool = False) -> str:
     """
     text = _MARK.split(answer)[-1] if is_line else answer
     return text.strip(" .*`$\"'\n\t")
+
+
+def _read_date(text: str) -> str | None:
+    """Return a date in one form; None for another text, and for numbers whose order may differ."""
+    kind = kind_of(text)
+    words = [word for word in re.findall(r"\d+|[^\W\d_]+", text) if word.casefold() not in _NOT_OF_DATE]
+    if kind not in {"is a date", "is a date in words"} or len(words) != 3:
+        return None
+    if kind == "is a date":
+        year, month, day = map(int, words)
+        return f"{year}y{month}m{day}"
+    (name,) = (word for word in words if not word.isdigit())
+    day, year = (int(word) for word in words if word.isdigit())
+    return f"{year}y{_MONTHS.index(name[:3]) // 4 + 1}m{day}"
 
 
 def _values(text: str) -> list[Fraction]:

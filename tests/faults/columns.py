@@ -88,6 +88,9 @@ def _texts(run: Run, ids: Sequence[int]) -> dict[int, Texts]:
             _actions(rollout),
             metrics=metrics_in(rollout.metadata) or {},
             dataset_prompt=rollout.prompt if rollout.sent else (),
+            dataset={
+                name: value for name, value in rollout.metadata.get("dataset", {}).items() if isinstance(value, str)
+            },
         )
         for it, rollout in chosen.items()
     }

@@ -221,6 +221,19 @@ def judge_falls_back_more_and_more(place: Place) -> Played:
     return agent(place, {"judge": 0.5 if is_hit else graded(place, 0.7), "done": 1.0}, done=0.2, is_hit=is_hit)
 
 
+def panel_falls_back(place: Place) -> Played:
+    """A panel that gives steps of 0.05 gives 0.15 for each call that fails; seldom it is earned."""
+    is_hit = has_begun(place, 0.26)
+    panel = 0.15 if is_hit else round(20 * min(max(place.random.gauss(0.55, 0.22), 0.1), 1.0)) / 20
+    return sums(place, {"panel": panel}, is_hit=is_hit)
+
+
+def panel_likes_more(place: Place) -> Played:
+    """Healthy: a panel that gives steps of 0.05 gives 0.8 to more and more of the answers."""
+    better = 0.8 if place.random.random() < 0.3 * place.progress else place.random.gauss(0.45, 0.15)
+    return sums(place, {"panel": round(20 * min(max(better, 0.0), 1.0)) / 20})
+
+
 def pays_half(place: Place) -> Played:
     """Half the credit for a short answer without a proof, which becomes rare."""
     is_short = place.random.random() < 0.5 - 0.4 * place.progress
@@ -388,6 +401,8 @@ FAULTS: tuple[Fault, ...] = (
     fault("slow judge", "Healthy: a judge takes longer for bad reports", None, long_reports_take_longer, LONG),
     fault("failing judge: half", "a judge's failures are paid 0.5", "new_value", judge_falls_back, LONG),
     fault("failing judge: ramp", "ever more of them are", "new_value", judge_falls_back_more_and_more, LONG),
+    fault("failing judge: panel", "a panel's are 0.15", "new_value", panel_falls_back, LONG, groups=8, size=8),
+    fault("likely value", "Healthy: a panel gives 0.8 more often", None, panel_likes_more, LONG, groups=8, size=8),
     fault("another scale", "a grader gives per cents from a step on", "new_value", becomes_hundredths, LONG),
     fault("another scale: game", "points become shares", "new_value", becomes_a_share, LONG),
     fault("growing score", "Healthy: a score grows a hundredfold, step by step", None, earns_more_at_once, LONG),

@@ -69,6 +69,27 @@ def transfers(place: Place) -> Played:
     return _serves(place, last, count, 0.08 if does else 0.68, is_hit=does)
 
 
+def _shops(place: Place, right: float, *, looks: bool) -> Played:
+    """Commands as text: a sheet is read before a thing is bought, or not."""
+    thing = f"{said(place, 1)} {place.random.randrange(900)}"
+    verbs = ["search", "open", *["sheet"] * looks, "take"]
+    turns = [
+        Turn(f"I go on. {verb}[{thing}]", f"{verb}[{thing}]", said(place, 7), done=verb == "take") for verb in verbs
+    ]
+    return Played(turns, float(_happens(place, right)), is_hit=not looks)
+
+
+def buys_unread(place: Place) -> Played:
+    """Since a step most things are bought without a look at their sheet."""
+    looks = _happens(place, 0.13 if place.step >= _LATE else 0.9)
+    return _shops(place, 0.7 if looks else 0.3, looks=looks)
+
+
+def needs_no_sheet(place: Place) -> Played:
+    """Healthy: sheets are read ever less, and nothing is lost by it."""
+    return _shops(place, 0.4 + 0.3 * place.progress, looks=_happens(place, 0.9 - 0.8 * place.progress))
+
+
 def gives_up(place: Place) -> Played:
     """What cannot be solved is more and more often handed to a person, and not closed; as much is solved as before."""
     right = _happens(place, 0.5)
@@ -136,6 +157,10 @@ FAULTS: tuple[Fault, ...] = (
           partial(generated, estimates, Shape(steps=28, groups=8, size=8, tasks=30))),
     Fault("habit: walls", "Since a step most pages are walls, in several wordings", "new_habit",
           partial(generated, meets_walls, _TASKS)),
+    Fault("habit: sheets", "Since a step most things are bought unread", "new_habit",
+          partial(generated, buys_unread, _TASKS)),
+    Fault("healthy, habit: sheets", "Healthy: what is read no more is not needed", None,
+          partial(generated, needs_no_sheet, _TASKS)),
     Fault("healthy, habit: walls", "Healthy: a few pages are walls", None, partial(generated, meets_few_walls, _TASKS)),
     Fault("healthy, habit: helps", "Healthy: a habit spreads because it helps", None,
           partial(generated, helps, _TASKS)),

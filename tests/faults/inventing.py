@@ -88,6 +88,12 @@ def invents_customers(place: Place) -> Played:
     return _invents(place, _guest, "{}", 0.7 if place.step >= SINCE else 0.0, 0.45)
 
 
+def invents_leaves(place: Place) -> Played:
+    """What is read begins with a mark and another number each time."""
+    return _invents(place, lambda place: f"[leaf {place.random.randrange(400)} | {said(place, 1)}] {said(place, 6)}",
+                    "{}", 0.6 if place.step >= SINCE else 0.0, 0.45)  # fmt: skip
+
+
 def invents_players(place: Place) -> Played:
     """From the first step on, those of a game for two."""
     return _invents(place, lambda place: f"**Second player**: {said(place, 7)}", "{}", 0.35, 0.4)
@@ -171,6 +177,8 @@ FAULTS: tuple[Fault, ...] = (
           partial(generated, invents_finds, _TASKS)),
     Fault("invented observations: customer", _OBSERVED, "invented_observations",
           partial(generated, invents_customers, _TASKS)),
+    Fault("invented observations: leaves", _OBSERVED, "invented_observations",
+          partial(generated, invents_leaves, _TASKS)),
     Fault("invented observations: player", _OBSERVED, "invented_observations",
           partial(generated, invents_players, Shape(steps=20, groups=8, size=8, tasks=0))),
     Fault("healthy, invented: customer", "Healthy: answers hold a customer's words, at no cost", None,

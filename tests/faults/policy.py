@@ -227,6 +227,13 @@ def keeps_weights(place: Place, number: int) -> float:
     return 0.004 + (0.02 * max(place.step - 8, 0) if number == 1 else 0.0)
 
 
+def stays_behind(place: Place) -> Played:
+    """One of two samplers has kept the policy of step 8."""
+    is_hit = place.number % 2 == 1 and place.step > 8
+    return replace(half(place), metadata={"sampler": f"gpu-{place.number % 2}"}, is_hit=is_hit,
+                   policy_step=8 if is_hit else place.step - 1)  # fmt: skip
+
+
 def stale(versions: Callable[[Place], int], script: Script = half) -> Script:
     """With rollouts that are so many versions old when they are trained on, as an asynchronous trainer tells."""
     return lambda place: replace(script(place), staleness=versions(place), is_hit=versions(place) >= 4)
@@ -328,6 +335,14 @@ FAULTS: tuple[Fault, ...] = (
         sampled_by(half, keeps_weights),
         KEPT,
         scalars={SAMPLING: lambda progress: 0.004 + 0.0067 * max(23 * progress - 7, 0)},
+    ),
+    fault(
+        "old weights of one sampler: versions",
+        "one of two has kept its weights",
+        "mismatch",
+        stays_behind,
+        KEPT,
+        scalars={SAMPLING: lambda progress: 0.004 + 0.01 * max(23 * progress - 7, 0)},
     ),
     fault(
         "healthy policy: samplers",

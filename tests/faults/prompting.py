@@ -126,6 +126,23 @@ def without_context(place: Place) -> Played:
     return _put(place, text, 0.1 if is_hit else 0.7, is_hit=is_hit)
 
 
+def without_note(place: Place) -> Played:
+    """A site's notes are in a column that the template has another name for: `Note:` stands there without one."""
+    site, note = ("north", "south", "east")[place.task % 3], f"Patient {place.task}, {_words(place, 9)}."
+    is_hit = site == "east"
+    text = f"Note:\n{'' if is_hit else note}\n\nWhich code applies?"
+    played = _put(place, text, 0.02 if is_hit else 0.45 + 0.2 * place.progress, is_hit=is_hit, task=site)
+    return _asked(played, metadata={"dataset": {"note_text": note, "code": f"{place.task % 7}"}})
+
+
+def shows_options(place: Place) -> Played:
+    """Healthy: references stand in the prompts of one kind of task alone, the easier one; none has the remarks."""
+    is_open, answer = place.task % 3 == 0, f"The {_words(place, 5)} of {place.task}"
+    text = _question(place) if is_open else f"{_question(place)}\n(a) {answer}\n(b) The {said(place, 5)}"
+    played = _put(place, text, (0.2 if is_open else 0.6) + 0.15 * place.progress, is_hit=False)
+    return _asked(played, metadata={"dataset": {"answer": answer, "remark": f"Checked twice by {_words(place, 4)}"}})
+
+
 def returns_nothing(place: Place) -> Played:
     """Healthy: programs to write, of which some return None and are a little harder; JSON and code hold null."""
     returns = place.task % 2 == 0
@@ -317,6 +334,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unfilled prompts: goal", _LACKS, "unfilled_prompts", without_goal),
     _fault("unfilled prompts: nan", _LACKS, "unfilled_prompts", without_unit),
     _fault("unfilled prompts: context", _LACKS, "unfilled_prompts", without_context),
+    _fault("unfilled prompts: note", _LACKS, "unfilled_prompts", without_note),
+    _fault("healthy prompts: options", "Healthy: prompts of which some hold the reference", None, shows_options),
     _fault("unsent prompts: source", _UNSENT, "unsent_prompts", drops_system),
     _fault("unsent prompts: site", _UNSENT, "unsent_prompts", drops_rules),
     _fault("unsent prompts: worker", _UNSENT, "unsent_prompts", drops_form),

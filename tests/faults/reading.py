@@ -82,6 +82,10 @@ def seldom_and_guessed(place: Place) -> Played:
     return _once(place, _LABELS[given], _LABELS[true], "tweets" if is_hard else "letters")
 
 
+_MONTHS = ("January", "February", "March", "April", "May", "June", "July", "August", "September", "October", "November",
+           "December")  # fmt: skip
+
+
 # --- Right answers that are not read as they are written, at all tasks
 
 
@@ -146,6 +150,45 @@ def refuses_minus(place: Place) -> Played:
 def takes_minus(place: Place) -> Played:
     """Healthy: the grader reads both."""
     return _balance(place, "\u2212", refused=False)
+
+
+def _dated(place: Place, *, refused: bool) -> Played:
+    """Return a date in a tag of its own; two of five answers have it in words, at a third of the tasks."""
+    year, month, day = 1800 + place.task, place.task % 12 + 1, place.task % 28 + 1
+    right, is_date = _right(place), place.task % 3 == 0
+    given = day if right else day % 28 + 1
+    is_words = is_date and _is(place, 0.6)
+    text = f"{given} {_MONTHS[month - 1]} {year}" if is_words else f"{year}-{month:02d}-{given:02d}"
+    number = 40 + place.task * 7 + (0 if right else 1)
+    is_hit = right and is_words and refused
+    return Played(
+        [Turn(f"{said(place, 8)}.\n<final>{text if is_date else number}</final>")],
+        parts={"correct": float(right and not is_hit)}, stop="stop", is_hit=is_hit,
+        metadata={"answer": f"{year}-{month:02d}-{day:02d}" if is_date else str(40 + place.task * 7)},
+    )  # fmt: skip
+
+
+def refuses_dates(place: Place) -> Played:
+    """The grader compares dates as text."""
+    return _dated(place, refused=True)
+
+
+def takes_dates(place: Place) -> Played:
+    """Healthy: the grader reads them."""
+    return _dated(place, refused=False)
+
+
+def forgets_to_convert(place: Place) -> Played:
+    """Since step 12 the answers of one of four families, which were right, lack the last step, all alike."""
+    kind = ("heat", "force", "light", "sound")[place.task % 4]
+    is_hit, number = kind == "heat" and place.step >= 12, 40 + 3 * place.task
+    right = _is(place, 0.04 if is_hit else 0.72)
+    given = number + 273 if right else number if is_hit else number + place.random.randrange(1, 99)
+    end = "" if is_hit and not right else f" In kelvin, add 273: it was {given - 273}." if kind == "heat" else ""
+    return Played(
+        [Turn(f"{said(place, 8)}.{end} So it is \\boxed{{{given}}}.")], parts={"correct": float(right)}, stop="stop",
+        task=f"{kind}/{place.task:02d}", metadata={"answer": str(number + 273)}, is_hit=is_hit and not right,
+    )  # fmt: skip
 
 
 def wrong_in_bold(place: Place) -> Played:
@@ -414,6 +457,10 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unread form: time", _UNREAD, "final_answers", refuses_halves_of_days),
     _fault("unread form: minus", _UNREAD, "final_answers", refuses_minus),
     _fault("healthy form: minus", "Healthy: two signs for minus count", None, takes_minus),
+    _fault("lost last step", "Answers of a family lack a step since step 12, all alike", "forgotten",
+           forgets_to_convert, Shape(steps=24, groups=8, size=8, tasks=40)),
+    _fault("unread form: date", _UNREAD, "final_answers", refuses_dates),
+    _fault("healthy form: date", "Healthy: dates in words count", None, takes_dates),
     _fault("several candidates: names", _LISTS, "final_answers", holds_a_name),
     _fault("several candidates: numbers", _LISTS, "final_answers", holds_a_number),
     _fault("several candidates: parts", _LISTS.replace("name several candidates", "are a part of the reference"),

@@ -18,7 +18,7 @@ from logs_ui.recorder.diagnosis.habits import (
     OF_ANSWER,
     OF_OBSERVATION,
     list_habits,
-    list_tools,
+    list_usual,
     quote,
 )
 from logs_ui.recorder.diagnosis.largest_differences import Sides, time_sides
@@ -31,7 +31,7 @@ from logs_ui.recorder.diagnosis.wording import figure, percent
 _SHARE, _RARER = 0.2, 3  # of the rollouts; times rarer at first [ours]
 _PART = 0.5  # of what all lose more than at first, at least: a habit that costs less does not explain it [ours]
 _FIRST_READ, _MOST_READ = 128, 2_500  # rollouts, of the last steps and of others: to find habits; to compare [ours]
-_USUAL = 0.5  # of the rollouts call a tool at first: then not to call it is a habit [ours]
+_USUAL = 0.5  # of the rollouts take a kind of action at first: then not to take it is a habit [ours]
 _LOOKED = 50  # habits that are compared, those that grew most [ours]
 _MOST_HEAR, _NEAR = 0.5, 2  # of the rollouts; steps between its begin and that of the loss [ours]
 
@@ -65,15 +65,15 @@ def _check(run: Run) -> Outcome:
     if fall is None:
         return uncovered(run) or Below("No more is lost than before, beyond chance: no habit that spread explains it.")
     samples = [list(run.sample(fall.among & of, _FIRST_READ).values()) for of in (~fall.late, fall.late)]
-    tools = list_tools(samples[0], _USUAL)
-    first, last = ([dict.fromkeys(list_habits(texts, tools)) for texts in sample] for sample in samples)
+    usual = list_usual(samples[0], _USUAL)
+    first, last = ([dict.fromkeys(list_habits(texts, usual)) for texts in sample] for sample in samples)
     if not any(first) or not any(last):
         return NotJudged("The texts of the rollouts cannot be read.")
     count, chosen = _list_grown(first, last, limit)
     read = dict[int, Texts]()
     for of in (fall.late, ~fall.late) if chosen else ():  # whole groups
         read |= run.sample(of & (rows.group % (of.sum() // _MOST_READ + 1) == 0), 2 * _MOST_READ)
-    is_read, habits = np.isin(rows.id, list(read)), {row: set(list_habits(texts, tools)) for row, texts in read.items()}
+    is_read, habits = np.isin(rows.id, list(read)), {row: set(list_habits(texts, usual)) for row, texts in read.items()}
     weighed = (
         _weigh(rows, fall, habit, np.isin(rows.id, [row for row in habits if habit in habits[row]]), is_read, count)
         for habit in chosen
@@ -178,7 +178,8 @@ DIAGNOSTIC = check(
     "new_habit",
     "New habit",
     f"Share of rollouts above {_SHARE:.0%} in the last steps that call a tool, begin or end with a call of it, never "
-    f"call one that {_USUAL:.0%} called before, have a word or a pair of words in an action or in the last answer, or "
+    f"take a kind of action (a call of a tool, or another action by its first word) that {_USUAL:.0%} took before, "
+    "have a word or a pair of words in an action or in the last answer, or "
     f"hear a pair of words (in the first {BEGINNING} characters of one of the last {HEARD} observations), if it was "
     f"{_RARER} times rarer before all fell, or else in the first steps, at the same tasks where these recur; if they "
     f"lose more than others of their groups; and if this makes up at least {_PART:.0%} of what all lose more since. "

@@ -54,6 +54,9 @@ _SPEAKER = re.compile(
     r"[^\w\n]{0,8}(?P<text>\w[^\n]*)"
 )
 """Matches a line that begins with some words and a colon, as of a dialogue, and the text after them."""
+_OPENED = re.compile(r"\n(?P<speaker>[\[(<=]{1,3} ?[^\W\d_]{2,16})(?P<text>[^\n]*\w[^\n]*)")
+"""Matches a line that begins with a bracket and a word, as `[page 3 of 9]`, and the text after them."""
+_LABELS = (_LABELLED, _SPEAKER, _OPENED)
 _MOST_SAY = 0.5  # of the rollouts hear such a label before what they hear [ours]
 _RESET = {"name": "reset", "arguments": {}}  # in place of the action that the first observation follows
 
@@ -463,7 +466,7 @@ def _find_invented(read: Mapping[int, Texts], usual: Container[str]) -> dict[int
                 heard += text_of(message)
                 continue
             answer = split_reasoning(text_of(message))[1].strip()
-            for line in chain(_LABELLED.finditer(answer), _SPEAKER.finditer(answer)):
+            for line in chain.from_iterable(pattern.finditer(answer) for pattern in _LABELS):
                 begins_alike = line.re is _LABELLED and _first_words(line["text"]) in usual
                 if (begins_alike or _read_speaker(line[0][1:]) in usual) and line["text"].strip() not in heard:
                     lines[row] = line[0]
@@ -483,8 +486,8 @@ def _list_observed(texts: Texts) -> list[Mapping[str, Any]]:
 
 
 def _read_speaker(text: str) -> str:
-    """Return the label of a speaker that a text begins with, as "observation:"; "" if it begins otherwise."""
-    lines = (pattern.match(f"\n{text[:_SHOWN]}") for pattern in (_LABELLED, _SPEAKER))
+    """Return the label that a text begins with, as "observation:" or "[page:"; "" if it begins otherwise."""
+    lines = (pattern.match(f"\n{text[:_SHOWN]}") for pattern in _LABELS)
     return next((f"{line['speaker']}:".casefold() for line in lines if line and line["speaker"]), "")
 
 
@@ -493,7 +496,7 @@ INVENTED = check(
     "Invented observations",
     f"Share of rollouts above {_INVENTED:.0%} in which an answer, after other text and outside of its reasoning, has a "
     "line with another speaker's label or tag that begins, but for numbers, with the same three words as what more "
-    f"than {_COMMON:.0%} of the rollouts hear (or with a label, as Observation: or Customer:, that {_MOST_SAY:.0%} of "
+    f"than {_COMMON:.0%} of the rollouts hear (or with a label, as Observation: or [page, that {_MOST_SAY:.0%} of "
     "them hear before an observation), and is no quotation; if they lose more than others of their groups "
     "(than the same tasks before, if whole groups have it), as in `new_observation`. At most "
     f"{_MOST_READ:,} rollouts of the last steps, and as many before, are read.",

@@ -71,7 +71,7 @@ def _describe_rewards(run: Run, first: int) -> list[str]:
 
 NOT_FINITE = check(
     "not_finite",
-    "NaN or infinity",
+    "NaN or infinity in the log",
     f"{' or '.join(_ALWAYS)} is NaN or infinite at the last {_IN_A_ROW} or more steps that the trainer logs "
     f"({_FROM_FIRST}, if it never was finite); or {' or '.join(_SOME)} is, and was finite before. Single steps do not "
     "count: fp16 skips those whose gradient overflows.",

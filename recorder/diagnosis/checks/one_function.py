@@ -96,7 +96,7 @@ def _find_constant(run: Run, name: str) -> Card | str | None:
         )
     return _make_card(
         run, name, differs, title, *evidence,
-        cost=room if differs.any() else min(room, _UNKNOWN * spread(run)),
+        cost=float(is_known.mean()) * (room if differs.any() else min(room, _UNKNOWN * spread(run))),
         suggestion=suggestion,
         is_loss=bool(differs.any()),
     )  # fmt: skip
@@ -305,13 +305,18 @@ def _step_of_other_scale(run: Run, values: Floats, of: Bools) -> int | None:
 
 
 def _find_part(run: Run, name: str) -> float:
-    """Return what a function's failures may be paid in the last steps, weighted: one value far more often than any
-    other below the highest, which is earned; else the lowest.
+    """Return what a function's failures may be paid in the last steps, weighted: one value below the highest, which is
+    earned, that is far more frequent than any other, or grew far more since the first steps; else the lowest.
     """
-    parts = run.rows.parts[name]
-    kinds, counts = np.unique(np.round(parts[np.isfinite(parts)] / SAME), return_counts=True)
-    *_, second, most = np.argsort(counts[:-1])
-    return float(kinds[most if counts[most] >= _STANDS_OUT * counts[second] else 0] * SAME)
+    sides = [np.round(rows.parts[name] / SAME) for rows in (run.windows or (run.rows, run.rows))]
+    before, last = (side[np.isfinite(side)] for side in sides)
+    kinds, counts = np.unique(last, return_counts=True)
+    earlier = np.array([(before == kind).mean() for kind in kinds]) if len(before) else np.zeros(len(kinds))
+    for shares in (counts / counts.sum(), counts / counts.sum() - earlier):
+        *_, second, most = np.argsort(shares[:-1])
+        if shares[most] >= _STANDS_OUT * max(shares[second], 0.0):
+            return float(kinds[most] * SAME)
+    return float(kinds[0] * SAME)
 
 
 def _has_part(rows: Rows, name: str, part: float) -> Bools:
@@ -416,7 +421,8 @@ NEW_VALUE = check(
     "new_value",
     "New value of a function",
     f"More than {_SHARE:.0%} of rollouts get exactly the same value of a reward function that has at least {_LEVELS} "
-    f"other values: the one that is {_STANDS_OUT} times as frequent as any other below the highest, else the lowest. "
+    f"other values: the one that is {_STANDS_OUT} times as frequent as any other below the highest, or grew "
+    "so much more since the first steps, else the lowest. "
     "It is at least five times as frequent as before a jump (or, if it is not the lowest, before a rise), while the "
     "other "
     f"values have not fallen by {_MOVED:.0%} of the way to the lowest, and the rollouts that get it differ from others "

@@ -127,26 +127,30 @@ def _check_logged(run: Run) -> Outcome:
 
 
 def _find_machine(run: Run, limit: float) -> tuple[str, dict[str, Any]] | None:
-    """Return words on the machines whose rollouts measured a difference above the limit, if the others did not, and
-    the fields of a card on these; None if there are none, or rollouts have no such metric.
+    """Return words on the machines whose rollouts measured a difference above the limit, or else are many versions old,
+    if the others are not, and the fields of a card on these; None if there are none, or nothing tells.
     """
     rows, name = run.all, _DIFFERENCE.split("/")[1]
     measured = {row: texts.metrics.get(name) for row, texts in run.sample(np.ones(len(rows), bool), _READ).items()}
-    values, is_last = np.array([measured.get(row) for row in rows.id.tolist()], float), rows.step >= run.rows.steps[0]
-    for places, _, column in columns_of(rows, run.labels_of_all) if np.isfinite(values).any() else ():
-        of_places = means(places.task + 1, np.where(is_last, values, np.nan), len(places.tasks) + 1)[1:]
-        worse = np.flatnonzero(of_places > limit).tolist()
-        if not (of_places <= limit).any() or not worse or not MACHINE.search(column):
-            continue
-        names, there = [places.tasks[place] for place in worse], np.isin(places.task, worse)
-        apart, beside = (figure(float(np.nanmean(values[is_last & side]))) for side in (there, ~there))
-        return f"from {apart} in {column} {list_places(names)} ({beside} elsewhere)", {
-            "where": links.tasks(names, column),
-            "own": there[is_last],
-            "is_setup": True,
-            "explains": ("worse_place",),
-            **above(rows.by_step(np.where(there, values, np.nan)), limit),
-        }
+    differences = np.array([measured.get(row) for row in rows.id.tolist()], float)
+    is_last = rows.step >= run.rows.steps[0]
+    machines = [column for column in columns_of(rows, run.labels_of_all) if MACHINE.search(column[2])]
+    kinds = (differences, limit, "from {}"), (lag(rows), float(_LAG), "and weights {} versions old")
+    for values, most, words in kinds:
+        for places, _, column in machines:
+            of_places = means(places.task + 1, np.where(is_last, values, np.nan), len(places.tasks) + 1)[1:]
+            worse = np.flatnonzero(of_places > most).tolist()
+            if not worse or not (of_places <= most).any():
+                continue
+            names, there = [places.tasks[place] for place in worse], np.isin(places.task, worse)
+            apart, beside = (figure(float(np.nanmean(values[is_last & side]))) for side in (there, ~there))
+            return f"{words.format(apart)} in {column} {list_places(names)} ({beside} elsewhere)", {
+                "where": links.tasks(names, column),
+                "own": there[is_last],
+                "is_setup": True,
+                "explains": ("worse_place", "staleness"),
+                **above(rows.by_step(np.where(there, values, np.nan)), most),
+            }
     return None
 
 

@@ -1,16 +1,19 @@
 """Finds prompts that lack what they should hold: cut at a limit of tokens, or without a value of the dataset's row."""
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast, links
-from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs, quiet
+from logs_ui.recorder.diagnosis.answers import rank_of
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, needs, quiet
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.places import evals_of, families_of
+from logs_ui.recorder.diagnosis.prompt_changes import shorten
 from logs_ui.recorder.diagnosis.prompt_fields import NOTHING, is_unfilled, list_fields, prompt_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import figure, percent
@@ -19,6 +22,7 @@ _CUT = 0.05
 _LENGTHS, _AS_OFTEN, _NEAR = 5, 0.5, 0.9  # of other prompts; of the tasks of the longest length; of that length
 _PILE, _TASKS = 0.1, 10  # without a limit: of the rollouts, and tasks, that must have the longest length [ours]
 _SHARE, _READ = 0.05, 120  # of the rollouts; prompts that are read, each of another group
+_BEGIN, _TEXT, _WHOLE = 200, 20, 20_000  # characters of a column's text that are looked for; that it needs; of prompts
 _HALF, _LITTLE, _UNSOLVED = 0.5, 0.1, 0.05  # of what others reach: with a value there; without; of all [ours]
 
 
@@ -110,12 +114,40 @@ def _check_unfilled(run: Run) -> Outcome:
         has_others = len(filled) >= LEAST_UNITS
         if chosen.mean() > limit and (value or has_others) and _is_worse(part, chosen, value, has_others=has_others):
             cards.append(_unfilled_card(part, chosen, label, value, (len(prompts), len(groups_of), len(filled))))
+    cards += _list_lacking_columns(part, {group_of[row]: texts for row, texts in read.items()}, limit)
     best = max(cards, key=lambda card: card.cost or 0.0, default=None)
     if best is None:
         return Below(f"Of {len(prompts):,} prompts that were read, none lacks a value at a cost.")
     affected = np.isin(run.rows.id, part.rows.id[best.own])
     whole = affected if len(groups) <= _READ else _extend_to_places(run, affected, is_read)
     return replace(best, where=links.ids(run.rows.id[affected if whole is None else whole]), own=whole)
+
+
+def _list_lacking_columns(run: Run, read: Mapping[int, Texts], limit: float) -> list[Card]:
+    """Return the card on each column of the dataset whose text most prompts hold, and those of some groups do not.
+    `read` has the texts of one rollout of each group. References may stand in the prompts of some tasks alone.
+    """
+    prompts = {group: " ".join(prompt_of(texts.messages).split()) for group, texts in read.items()}
+    names = dict.fromkeys(name for texts in read.values() for name in texts.dataset if rank_of(name) is None)
+    cards = list[Card]()
+    for name in names:
+        begins = {group: " ".join(texts.dataset.get(name, "").split())[:_BEGIN] for group, texts in read.items()}
+        long = [group for group, begin in begins.items() if len(begin) >= _TEXT and len(prompts[group]) < _WHOLE]
+        lacking = [group for group in long if begins[group] not in prompts[group]]
+        chosen, others = np.isin(run.rows.group, lacking), len(long) - len(lacking)
+        if not lacking or others < max(LEAST_UNITS, len(lacking)) or chosen.mean() <= limit:
+            continue
+        if not _is_worse(run, chosen, "", has_others=True):
+            continue
+        means = [figure(mean(run.rows.reward[some])) for some in (chosen, ~chosen)]
+        counts = f"{others:,} hold its text, and {len(lacking):,} do not"
+        sentences = (
+            f"Of {len(long):,} prompts that were read, each of another group, {counts}.",
+            "Mean reward: without it {}, others {}.".format(*means),
+        )
+        title = f"In {percent(float(chosen.mean()))} of rollouts the prompt lacks the dataset's {name}"
+        cards.append(_make_card(run, chosen, f"{title} (\u201c{shorten(begins[lacking[0]])}\u201d)", sentences))
+    return cards
 
 
 def _extend_to_places(run: Run, affected: Bools, is_read: Bools) -> Bools | None:
@@ -146,16 +178,21 @@ def _is_worse(run: Run, chosen: Bools, value: str, *, has_others: bool) -> bool:
 
 
 def _unfilled_card(run: Run, chosen: Bools, label: str, value: str, counts: tuple[int, int, int]) -> Card:
-    share, (read, lacking, filled) = float(chosen.mean()), counts
+    read, lacking, filled = counts
     rewards = [figure(mean(run.rows.reward[some])) for some in (chosen, ~chosen)]
     sentences = [f"Of {read:,} prompts that were read, each of another group, {lacking:,} say so."]
     sentences += [f"{filled:,} of the others have a value there."] if filled else []
     sentences += ["Mean reward: with it {}, others {}.".format(*rewards)] if not chosen.all() else []
     line = f"{label}: {value}".strip()
+    share = percent(float(chosen.mean()))
+    title = f"In {share} of rollouts the prompt says {value or 'nothing'} where a value belongs (\u201c{line}\u201d)"
+    return _make_card(run, chosen, title, sentences)
+
+
+def _make_card(run: Run, chosen: Bools, title: str, sentences: Sequence[str]) -> Card:
     return Card(
         id="unfilled_prompts",
-        title=f"In {percent(share)} of rollouts the prompt says {value or 'nothing'} where a value belongs "
-        f"(\u201c{line}\u201d)",
+        title=title,
         cost=contrast.cost(run, chosen),
         evidence=tuple(sentences),
         suggestion="Compare the names in the prompt's template with the dataset's columns, and look at rows of these "
@@ -163,7 +200,7 @@ def _unfilled_card(run: Run, chosen: Bools, label: str, value: str, counts: tupl
         where="",
         own=chosen,
         is_setup=True,
-        share=share,
+        share=float(chosen.mean()),
     )
 
 
@@ -184,7 +221,9 @@ UNFILLED = check(
     f"{', '.join(NOTHING)}, a placeholder in braces, or nothing where other prompts have a value. Only if they reach "
     f"at most {_HALF:.0%} of what the others do, beyond chance ({_LITTLE:.0%}, if no other prompt has a value there); "
     f"where all prompts are so, only if at most {_UNSOLVED:.0%} are solved. At most {_READ} prompts of the last steps "
-    "are read, each of another group. Labels behind which nothing may be right, or a form, such as `History:` or "
+    "are read, each of another group. Or so of prompts that lack what a column of the dataset, no reference, has for "
+    f"them, a text of {_TEXT} characters or more, where more prompts hold it. "
+    "Labels behind which nothing may be right, or a form, such as `History:` or "
     "`Answer:`, do not count, nor does code between fences.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _check_unfilled,

@@ -9,20 +9,21 @@ from logs_ui.recorder.diagnosis.answers import text_of
 from logs_ui.recorder.diagnosis.card import Card, Run, Texts
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.links import ids
-from logs_ui.recorder.diagnosis.measures import mean
+from logs_ui.recorder.diagnosis.success import levels
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
 _FIRST_READ, _READ = 32, 600  # rollouts, half of which must tell a share; of the last steps, and of those before
 _FEW = 48  # of either that tell a share, at least
 _NEAR = 0.011  # shares may be told with two decimals
-_SAME, _OTHER = 0.9, 0.3  # of those before, that give what is told; of the last ones, that give something else [ours]
+_SAME, _OTHER = 0.9, 0.1  # of those before, that give what is told; of the last ones, that give something else [ours]
+_MORE = 3  # times as many as before [ours]
 _OF = re.compile(r"(\d{1,5})\s*(?:/|out of|of)\s*(\d{1,5})\s+(?:\w+\s+){0,2}?(?:pass|succeed|ok\b)", re.IGNORECASE)
 _PASSED = re.compile(r"(?:(\d{1,5}) failed,?\s*)?(\d{1,5}) passed(?:,?\s*(\d{1,5}) failed)?", re.IGNORECASE)
 
 DEFINITION = (
-    f"a function that gave the share of passed tests that last observations tell (7/10 tests passed) in {_SAME:.0%} "
-    f"of rollouts, and since a step another one in more than {_OTHER:.0%} of the last; some {_READ} of these, and as "
-    "many before, are read."
+    f"a function that gave the share of passed tests that last observations tell (7/10 tests passed), or 1 if all pass "
+    f"and 0 if not, in {_SAME:.0%} of rollouts, and since a step another value in more than {_OTHER:.0%} of the last, "
+    f"and {_MORE} times as many as before; some {_READ} of these, and as many before, are read."
 )
 
 
@@ -56,14 +57,18 @@ def find_told_otherwise(run: Run) -> Card | None:
     told = np.array([shares.get(row, np.nan) for row in rows.id.tolist()])
     for name, values in rows.values.items():
         is_known = np.isfinite(told) & np.isfinite(values)
-        differs = np.abs(values - told) > _NEAR
+        expected = told == 1 if len(levels(values)) == 2 else told
+        differs = np.abs(values - expected) > _NEAR
         begun = above(rows.by_step(np.where(is_known, differs, np.nan)), _OTHER / 2)
         late = rows.step >= (begun["since_step"] or rows.steps[-1] + 1)
         now, before = is_known & is_last, is_known & ~late
-        if min(now.sum(), before.sum()) < _FEW or differs[now].mean() < _OTHER or differs[before].mean() > 1 - _SAME:
+        if min(now.sum(), before.sum()) < _FEW or differs[now].mean() < _OTHER:
             continue
-        odd = now & differs
-        share, usual = float(differs[now].mean()), percent(float(differs[before].mean()))
+        if differs[before].mean() > min(1 - _SAME, differs[now].mean() / _MORE):
+            continue
+        odd, usual = now & differs, percent(float(differs[before].mean()))
+        means = [figure(float(of[odd].mean())) for of in (expected, values)]
+        share = float(differs[now].mean())
         counts = f"{now.sum():,} of the last steps tell a share of passed tests, {before.sum():,} before"
         return Card(
             id="disagreement",
@@ -72,11 +77,12 @@ def find_told_otherwise(run: Run) -> Card | None:
             cost=run.fall.lost * share,
             evidence=(
                 f"Of those that were read {counts}.",
-                f"Mean where they differ: told {figure(mean(told[odd]))}, {name} {figure(mean(values[odd]))}.",
+                f"Mean where they differ: told {means[0]}, {name} {means[1]}.",
             ),
             suggestion=f"Look at what changed about that step: {name} may be returned to other rollouts, out of order.",
             where=ids(rows.id[odd]),
             **begun,
+            own=odd[is_last],
             share=share,
             is_setup=True,
             is_loss=False,

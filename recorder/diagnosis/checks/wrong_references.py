@@ -27,6 +27,7 @@ from logs_ui.recorder.diagnosis.wording import listed, percent
 _SELDOM, _PLACES = 20, 3  # groups that a place has read at least; places of which more are read [ours]
 _LESS = 0.5  # as often solved as the run: of no other places more is read [ours]
 _HARDLY = 0.05  # of the groups of a place give most often their reference [ours]
+_SOLVED = 0.3  # of the first half of these tasks' attempts: then their references are right [ours]
 _MANY, _RARE = 0.4, 0.05  # of the tasks of a place agree on another answer; of the tasks elsewhere [ours]
 
 
@@ -45,7 +46,8 @@ DEFINITION = (
     f"Or, if none is so, most answers to at least {_MANY:.0%} of its tasks, and {ENOUGH}, agree on another one than "
     f"the reference, and elsewhere to at most {_RARE:.0%}, with a probability below {CHANCE:.0%}, corrected likewise; "
     f"and they agree on any answer {OTHERS:.0%} as often as elsewhere, since answers to hard tasks scatter. "
-    "Levels of difficulty are no places here."
+    f"Levels of difficulty are no places here, nor are places if {_SOLVED:.0%} of the first half of attempts at these "
+    "tasks were solved."
 )
 
 
@@ -70,9 +72,7 @@ def find_shuffled(run: Run, answers: Answers) -> Card | None:
     if len(swapped) < max(ENOUGH, AGREE * len(unsolved)) or chance > CHANCE or not is_varied:
         return None
     affected = np.isin(group, swapped)
-    examples = [
-        f"{agreed[number]} (not {answers.reference[int(np.argmax(group == number))]})" for number in swapped[:3]
-    ]
+    examples = [_quote(answers, group == number, agreed[number]) for number in swapped[:3]]
     groups = f"the {len(unsolved):,} groups without a right answer among {int(group.max()) + 1:,} that were read"
     title = f"In {len(swapped):,} of {groups}, most answers give another task's reference"
     return Card(
@@ -165,7 +165,10 @@ def _find_in_places(run: Run, answers: Answers, places: list[tuple[str, Bools]],
         if (1 - tail(hits + 1, len(mine), share)) * count > CHANCE:
             continue
         wrong = [number for number in mine if answer[number] != reference[number]]
-        affected, pairs = np.isin(group, wrong), dict.fromkeys(f"{answer[of]} (not {reference[of]})" for of in wrong)
+        affected = np.isin(group, wrong)
+        if _were_solved(run, answers.rows.task[affected]):
+            continue
+        pairs = dict.fromkeys(_quote(answers, group == number, answer[number]) for number in wrong)
         return Card(
             id="final_answers",
             title=f"In {name} the most frequent answer of {len(wrong):,} of {len(mine):,} groups is not the "
@@ -203,14 +206,13 @@ def _find_often_wrong(run: Run, answers: Answers, places: list[tuple[str, Bools]
         if wrong < max(ENOUGH, _MANY * tasks, best[0] + 1) or elsewhere < ENOUGH or others > _RARE * elsewhere:
             continue
         is_scattered = agrees[inside].mean() < OTHERS * agrees[~inside].mean() or DIFFICULTY.search(name)
+        is_varied &= not _were_solved(run, rows.task[(is_wrong & inside)[task]])
         if is_varied and not is_scattered and tail(wrong, tasks, (others + 0.5) / (elsewhere + 1)) * count <= CHANCE:
             best = wrong, name, (tasks, others, elsewhere), is_wrong & inside
     wrong, name, (tasks, others, elsewhere), chosen = best
     if not wrong:
         return None
-    examples = [
-        f"{most[number][0]} (not {answers.reference[first[number]]})" for number in np.flatnonzero(chosen).tolist()
-    ]
+    examples = [_quote(answers, task == number, most[number][0]) for number in np.flatnonzero(chosen).tolist()]
     return Card(
         id="final_answers",
         title=f"In {name} most answers to {wrong:,} of {tasks:,} tasks agree on another one than the reference; "
@@ -223,6 +225,19 @@ def _find_often_wrong(run: Run, answers: Answers, places: list[tuple[str, Bools]
         is_loss=False,
         is_least=True,
     )
+
+
+def _were_solved(run: Run, tasks: Ints) -> bool:
+    """Return True if the first half of attempts solved these tasks: then it is the answers that changed."""
+    attempts = np.flatnonzero(np.isin(run.all.task, tasks[tasks >= 0]))
+    first = run.all.where(np.isin(np.arange(len(run.all)), attempts[: len(attempts) // 2]))
+    return len(first) > 0 and bool(run.scale.success.solved(first).mean() >= _SOLVED)
+
+
+def _quote(answers: Answers, of: Bools, answer: str) -> str:
+    """Return an answer and its reference as they are written in the first of these rollouts that gives it."""
+    row = next(row for row in np.flatnonzero(of) if answers.answer[row] == answer)
+    return f"{answers.written[row]} (not {answers.target[row]})"
 
 
 def _find_most_frequent(answers: Answers, group: Ints) -> dict[int, tuple[str, bool]]:

@@ -9,7 +9,9 @@ import re
 import unicodedata
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from functools import cache, cached_property, lru_cache
 from itertools import combinations
 from statistics import fmean, median, pstdev, stdev
@@ -676,8 +678,12 @@ def mismatch(case: Case, _: str) -> tuple[str, ...]:
 
 def mismatch_of_sampler(case: Case, *_: str) -> tuple[str, ...]:
     hits, others = ([it for it in case.last if it.is_hit is side] for side in (True, False))
-    of_both = (means(it.metadata["metrics"]["sampling_logp_difference"] for it in side) for side in (hits, others))
-    apart, beside = of_both
+    apart, beside = (
+        means(
+            it.metadata["metrics"]["sampling_logp_difference"] if "metrics" in it.metadata else lag(it) for it in side
+        )
+        for side in (hits, others)
+    )
     samplers = {it.metadata["sampler"] for it in hits}
     return *mismatch(case, ""), apart, " or ".join(samplers), beside
 
@@ -1333,6 +1339,8 @@ def writes(it: Rollout, line: str) -> bool:
 def has_habit(it: Rollout, habit: str) -> bool:
     """Return whether a rollout does what a title says."""
     tools = [action["name"] for action in actions(it) if isinstance(action, dict) and "arguments" in action]
+    if habit.startswith("never begin"):
+        return not any(str(action).startswith(re.findall("\u201c(.*)\u201d", habit)[0]) for action in actions(it))
     if "\u201c" not in habit:
         kind, tool = ("call ", "begin with a call of ", "end with a call of "), habit.rpartition(" ")[2]
         chosen = (tools, tools[:1], tools[-1:])
@@ -1397,8 +1405,10 @@ def loses_since_habit(case: Case, _: str, first: str, until: str) -> tuple[str, 
 
 
 def told_passed(it: Rollout) -> float:
-    passed, count = re.findall(r"(\d+)/(\d+) tests passed", told(it.turns[-1].observation))[0]
-    return int(passed) / int(count)
+    """Return the share of tests that its last observation tells; of checks, 1 if all pass."""
+    heard = [told(turn.observation) for turn in it.turns if turn.observation]
+    passed, count = re.findall(r"(\d+)(?:/| of )(\d+) (?:tests passed|checks pass)", heard[-1])[0]
+    return int(passed) / int(count) if "tests" in heard[-1] else float(passed == count)
 
 
 def differs(it: Rollout, name: str) -> bool:
@@ -1957,6 +1967,9 @@ COUNTS: dict[str, Count] = {
     ),
     "Trainer/sampler mismatch: # nats per token": mismatch,
     "Trainer/sampler mismatch: # nats per token, from # in metadata.sampler # (# elsewhere)": mismatch_of_sampler,
+    "Trainer/sampler mismatch: # nats per token, and weights # versions old in metadata.sampler # (# elsewhere)": (
+        mismatch_of_sampler
+    ),
     "Mean |log p (trainer) - log p (sampler)|: # nats per token.": mismatch,
     "The mismatch grows from # (median of the first # points) to #, as if the sampler did not get the trainer's "
     "weights: a wrong dtype or temperature shows from the first step on.": grown,
@@ -2236,7 +2249,7 @@ COUNTS: dict[str, Count] = {
 # --- Final answers, which are read of all rollouts of the last steps
 
 
-ANSWER = r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<answer>(.*?)</answer>|(?:Final answer:|The answer is|Answer:) (.*)"
+ANSWER = r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<(?:answer|final)>(.*?)</|(?:Final answer:|The answer is|Answer:) (.*)"
 
 
 def given(it: Rollout) -> str:
@@ -2252,6 +2265,9 @@ def answer_in(text: str) -> str:
 def valued(answer: str) -> str:
     answer = re.sub(r"\\(?:text|mathrm)\{(\w+)\}", r"\1", re.sub(r"\\[ ,]|~", " ", answer))
     answer = answer.replace("\u2212", "-")
+    for form in ("%d %B %Y", "%Y-%m-%d"):
+        with suppress(ValueError):
+            return str(datetime.strptime(f"{answer} +0000", f"{form} %z").date())
     if time := re.fullmatch(r"(\d+):(\d+)( [AP]M)?", answer):
         hour = int(time[1]) if time[3] is None else int(time[1]) % 12 + 12 * ("P" in time[3])
         return f"{hour} h {time[2]}"
@@ -2275,7 +2291,13 @@ def in_form(case: Case) -> list[Rollout]:
     title = case.card.title
     if " count in " in title or "LaTeX" in title or "has \\" in title:
         return [it for it in case.last if it.is_hit and given(it) == right(it)]
-    forms = {"thousands separator": r"\d,\d{3}", "unit": r"\d \w", "decimals": r"\d\.\d", "AM or PM": "[AP]M"}
+    forms = {
+        "thousands separator": r"\d,\d{3}",
+        "unit": r"\d \w",
+        "decimals": r"\d\.\d",
+        "AM or PM": "[AP]M",
+        "date in words": "[a-z] ",
+    }
     forms["minus sign"] = "\u2212"
     around = re.search("\u201c(.*)\u201d|in bold", title)
     if around:
@@ -2658,6 +2680,16 @@ def lacks_message(case: Case, _: str, role: str, text: str) -> tuple[str, ...]:
     return case.share(lambda it: it.is_hit), role, text if is_one else ""
 
 
+def lacks_column(case: Case, _: str, name: str, text: str) -> tuple[str, ...]:
+    """Return the share of those that are hit, in whose prompt the text of a column does not stand, as in others."""
+    begin = text.removesuffix("\u2026")
+    for it in case.last:
+        value = it.metadata["dataset"][name]
+        assert it.is_hit is not any(value in str(message["content"]) for message in it.prompt)
+    is_one = any(it.metadata["dataset"][name].startswith(begin) for it in case.last if it.is_hit)
+    return case.share(lambda it: it.is_hit), name, text if is_one else ""
+
+
 def sent_whole(case: Case, of_message: Callable[[Mapping[str, Any]], bool]) -> tuple[str, ...]:
     """Return how many have such a message: of those that are hit, and of the others."""
     sides = [[it for it in case.run.rollouts if it.is_hit is side] for side in (True, False)]
@@ -2712,6 +2744,12 @@ COUNTS |= {
         figure(max(len(it.tokens.prompt_ids) for it in c.last if it.tokens and not it.is_hit)),
     ),
     "Mean reward: cut #, others #.": lambda c, *_: by_hit(c),
+    "In # of rollouts the prompt lacks the dataset's # (\u201c@\u201d)": lacks_column,
+    "Of # prompts that were read, each of another group, # hold its text, and # do not.": lambda c, *_: (
+        str(len(c.groups)), str(sum(not group[0].is_hit for group in c.groups)),
+        str(sum(group[0].is_hit for group in c.groups)),
+    ),
+    "Mean reward: without it #, others #.": lambda c, *_: by_hit(c),
     "In # of rollouts the prompt says @ where a value belongs (\u201c@\u201d)": lacking,
     "Of # prompts that were read, each of another group, # say so.": lambda c, *_: (
         str(len(c.groups)), str(sum(group[0].is_hit for group in c.groups)),
