@@ -308,8 +308,8 @@ def _find_part(run: Run, name: str) -> float:
     """Return what a function's failures may be paid in the last steps, weighted: one value below the highest, which is
     earned, that is far more frequent than any other, or grew far more since the first steps; else the lowest.
     """
-    sides = [np.round(rows.parts[name] / SAME) for rows in (run.windows or (run.rows, run.rows))]
-    before, last = (side[np.isfinite(side)] for side in sides)
+    first = run.windows[0] if run.windows else run.rows
+    before, last = (np.round(side[np.isfinite(side)] / SAME) for side in (first.parts[name], run.rows.parts[name]))
     kinds, counts = np.unique(last, return_counts=True)
     earlier = np.array([(before == kind).mean() for kind in kinds]) if len(before) else np.zeros(len(kinds))
     for shares in (counts / counts.sum(), counts / counts.sum() - earlier):

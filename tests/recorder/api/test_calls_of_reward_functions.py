@@ -99,6 +99,7 @@ def judge() -> Iterator[str]:
         yield f"{url}/v1"
 
 
+@pytest.mark.exhaustive
 def test_a_sandbox_behind_any_address(tmp_path: Path) -> None:
     def checking(client: Any) -> Function:
         def checked(completions: list[Any], **_: Any) -> list[float]:

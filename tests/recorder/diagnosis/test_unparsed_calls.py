@@ -12,6 +12,7 @@ from logs_ui.recorder.diagnosis.unparsed_calls import _end, _quote
 from tests.faults.columns import diagnosed
 from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
+from tests.support.exhaustive import cases
 
 RAW = "a whole call with raw line breaks in its strings"
 BROKEN = "a call whose JSON is broken"
@@ -92,14 +93,14 @@ def test_the_prompt_is_to_be_changed_only_where_it_never_led_to_actions(fault: s
 
 @pytest.mark.parametrize(
     ("fault", "tool", "is_setup"),
-    [
+    cases([
         ("refused calls: edits", "edit_file", True),
         ("refused calls: queries", "", True),  # there is no other tool
         ("refused calls: unknown tool", "open_page", True),
         ("broken calls: unlearned", "edit_file", False),
         ("broken calls: all tools", "", False),
-    ],
-)
+    ], 2),
+)  # fmt: skip
 def test_calls_that_a_parser_should_read_are_a_fault_of_the_setup(fault: str, tool: str, *, is_setup: bool) -> None:
     made = next(it.made for it in FAULTS if it.id == fault)
     assert made is not None

@@ -15,6 +15,7 @@ from tests.faults import mixing
 from tests.faults.columns import diagnosed
 from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.recorder.diagnosis.test_diagnosis import rows_of
+from tests.support.exhaustive import cases
 
 COUNT = 640  # 20 steps of 32 rollouts, in groups of four
 PLACE = np.arange(COUNT)
@@ -258,7 +259,7 @@ def test_a_rise_within_a_column_whose_mix_changed_is_improving(rise: float, expe
 
 @pytest.mark.parametrize(
     ("id", "name", "said"),
-    [
+    cases([
         ("one of several: turns", "fault", "boxes: 57% of rollouts run out of turns"),
         ("one of several: search", "setup", "Fault of the set-up: lookup: \u201c0 documents found.\u201d is answered"),
         ("one of several: cut", "fault", "proofs: 35% of rollouts are truncated"),
@@ -269,8 +270,8 @@ def test_a_rise_within_a_column_whose_mix_changed_is_improving(rise: float, expe
         ("healthy environments: alike", "reached", "Healthy, no clear change"),
         ("healthy course: dataset", "improving", "Healthy, improving: solved 68% \u2192 83%"),
         ("healthy course: levels", "improving", "at the same metadata.level of the last steps 64% \u2192 74%"),
-    ],
-)
+    ], 4),
+)  # fmt: skip
 def test_what_one_environment_lacks_is_the_verdict_and_what_is_harder_is_not(id: str, name: str, said: str) -> None:  # noqa: A002
     (fault,) = (fault for fault in (*FAULTS, *mixing.LEFT) if fault.id == id)
     assert fault.made is not None

@@ -26,6 +26,7 @@ def _paths(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PYTHONPATH", f"{ROOT / '.dev'}:{ROOT}")
 
 
+@pytest.mark.exhaustive
 def test_rollouts_are_imported_read_diagnosed_exported_and_served(tmp_path: Path) -> None:
     said = on_windows(
         f"""
