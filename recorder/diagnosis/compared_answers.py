@@ -13,14 +13,15 @@ from logs_ui.recorder.diagnosis.answers import LAST_LINE, Told, final_answer, la
 from logs_ui.recorder.diagnosis.card import Run, Texts
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.prompt_changes import prompt_of
-from logs_ui.recorder.diagnosis.references import bare, plain
-from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
+from logs_ui.recorder.diagnosis.references import bare, plain, reference_column
+from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 
 GROUPS, SPREAD = 120, 300  # groups of the last steps, and rollouts of all steps, that are read [ours]
 ENOUGH = 5  # groups or answers, at least [ours]
 AGREE = 0.5  # of a group give one answer; of such groups, it is another task's reference; of lists, count [ours]
 OTHERS = 0.8  # of the other right answers count, or of the other groups give their reference, at least [ours]
 CHANCE = 0.01  # that so many groups agree on the reference of another task, or so few give theirs [ours]
+_KINDS, _FEWEST, _SURE = 8, 0.15, 0.9  # values; of the answers are it; of these are solved, and of others not [ours]
 NUMBER = re.compile(r"-?\d+(/\d+)?")
 _LABEL = re.compile(r"((?:final |correct )?(?:answer|result|solution)(?: is)?:?)[\s*$]*$", re.IGNORECASE)
 _TAG = re.compile(r"</?\w+>")
@@ -64,6 +65,34 @@ class Answers:
         """Return (M) True where answer and reference are numbers that differ."""
         pairs = zip(self.answer, self.reference, strict=True)
         return np.array([all(map(NUMBER.fullmatch, pair)) for pair in pairs], bool) & ~self.equal
+
+
+def find_column(run: Run) -> str | None:
+    """Return the column that has the references: the one that is set, or else named like one; else, where something
+    defines what is solved, the one that answers are in the first third of the steps just where they are solved.
+    """
+    named = reference_column(run.rows, run.labels, run.settings.reference)
+    if named is not None or run.settings.reference is not None or not run.scale.success.is_defined:
+        return named
+    first = run.all.step <= run.all.steps[(len(run.all.steps) - 1) // 3]
+    read = run.sample(first, SPREAD)
+    ends = {row: end for row, texts in read.items() if (end := final_answer(texts.messages)) is not None}
+    if len(ends) < len(read) / 2:
+        return None
+    chosen = np.flatnonzero(np.isin(run.all.id, list(ends)))
+    answers = [
+        plain(bare(end.text, is_line=end.place == LAST_LINE)) for end in map(ends.get, run.all.id[chosen]) if end
+    ]
+    solved, group = run.scale.success.solved(run.all)[chosen], run.all.group
+    for name, values in run.labels_of_all.items():
+        written = [plain(values[row] or "") for row in chosen.tolist()]
+        equal = np.array([bool(a) and a == b for a, b in zip(answers, written, strict=True)], bool)
+        codes = np.unique([value or "" for value in values], return_inverse=True)[1]
+        is_alike = (distinct(group, codes, count=len(run.all.groups.size)) <= 1).all()
+        is_told = len(set(written)) >= _KINDS and _FEWEST <= equal.mean() < 1 and is_alike
+        if is_told and solved[equal].mean() >= _SURE and solved[~equal].mean() <= 1 - _SURE:
+            return name
+    return None
 
 
 def read_answers(run: Run, rows: Rows, column: str, known: dict[int, Texts]) -> Answers:

@@ -43,7 +43,7 @@ def list_habits(texts: Texts, usual: Sequence[str] = ()) -> Iterator[str]:
     ):
         words = _split(said)
         yield from _list_pairs(words, ending)
-        yield from (f"have \u201c{word}\u201d {ending}" for of in words for word in of)
+        yield from (f"have \u201c{word}\u201d {ending}" for of in words for word in of if not word.isdigit())
     yield from _list_pairs(_split(_list_heard(texts)), OF_OBSERVATION)
 
 
@@ -58,9 +58,9 @@ def quote(some: Iterable[Texts], habit: str) -> list[str]:
 
 
 def describe_begun(run: Run, before: Bools, since: Bools) -> list[str]:
-    """Return a sentence on what most of the (N,) rollouts `since` have and hardly any of those `before`, or reversely:
-    words of the prompt, of an observation, of the last answer or of an action, in this order; none if there is nothing
-    such.
+    """Return a sentence on what most of the (N,) rollouts `since` have and hardly any of those `before`, or the other
+    way round: words of the prompt, of an observation, of the last answer or of an action, in this order; none if there
+    is no such thing.
     """
     earlier, later = (
         [
@@ -83,7 +83,7 @@ def describe_begun(run: Run, before: Bools, since: Bools) -> list[str]:
         most = max(changed, key=lambda habit: ([habit.endswith(end) for end in order], many[habit]), default=None)
         if most is not None:
             now, before_that = (percent(side.get(most, 0.0)) for side in shares)
-            return [f"Of {len(later)} that were read {now} {most}, of {len(earlier)} before {before_that}."]
+            return [f"Of {len(later)} since then that were read {now} {most}, of {len(earlier)} before {before_that}."]
     return []
 
 

@@ -22,7 +22,7 @@ KINDS = {
     "is a fraction": r"[-+]?(?:\d+\s*/\s*\d+|\\d?frac\{\d+\}\{\d+\})",
     "is a time with AM or PM": r"\d{1,2}:\d{2}(?::\d{2})?\s*[AaPp]\.?[Mm]\.?",
     "is a date in words": rf"(?:\d{{1,2}}\D{{1,8}})?(?:{_MONTHS})[A-Za-z]*\W{{1,2}}(?:\d{{1,2}}\D{{1,4}})?\d{{4}}",
-    "is a date": r"\d{4}-\d{1,2}-\d{1,2}",
+    "is a date in digits": r"\d{4}-\d{1,2}-\d{1,2}",
     "has a unit": rf"(?:[$\u20ac\u00a3]\s*{_NUMBER}|{_NUMBER}\s*(?:{_UNIT}))",
     "is a list": r"[\[({].*[,;].*[\])}]|[^,;]+(?:[,;][^,;]+)+",
     "is an expression": r".*(?:\\|\d\s*[-+*^=]|[*^=]).*",
@@ -97,9 +97,9 @@ def _read_date(text: str) -> str | None:
     """Return a date in one form; None for another text, and for numbers whose order may differ."""
     kind = kind_of(text)
     words = [word for word in re.findall(r"\d+|[^\W\d_]+", text) if word.casefold() not in _NOT_OF_DATE]
-    if kind not in {"is a date", "is a date in words"} or len(words) != 3:
+    if kind not in {"is a date in digits", "is a date in words"} or len(words) != 3:
         return None
-    if kind == "is a date":
+    if kind == "is a date in digits":
         year, month, day = map(int, words)
         return f"{year}y{month}m{day}"
     (name,) = (word for word in words if not word.isdigit())

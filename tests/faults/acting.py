@@ -157,6 +157,13 @@ def nan(place: Place) -> Played:
     return well(place, math.nan if is_hit else half(place), is_hit=is_hit)
 
 
+def infinite(place: Place) -> Played:
+    """The logarithm of 0 for one rollout of fifteen, while the others learn."""
+    is_hit = place.number % 15 == 3
+    right = float(place.random.random() < 0.2 + 0.6 * place.progress)
+    return well(place, -math.inf if is_hit else right, is_hit=is_hit)
+
+
 def idle(place: Place) -> Played:
     """Most only talk, where others act."""
     if place.random.random() < 0.3:
@@ -320,6 +327,8 @@ _PLANTED: tuple[tuple[str, str, str | None, Callable[[Place], Played], Iterable[
     ("no reward", "The reward function returns None", "invalid_reward", unscored, SHAPES),
     ("some no reward", "The reward function returns None for a quarter of the rollouts", "invalid_reward",
      some_unscored, SHAPES),
+    ("infinite", "The reward function returns an infinity for one rollout of fifteen", "invalid_reward",
+     infinite, ("256 rollouts", "many tasks")),
     ("NaN", "The reward function returns NaN for a third of the rollouts", "invalid_reward", nan, SHAPES),
     ("idle", "The policy answers with text only and never acts", "never_acted", idle, SHAPES),
     ("unnamed call", "Calls whose JSON has no name", "never_acted", unnamed_call, ("32 rollouts", "256 rollouts")),

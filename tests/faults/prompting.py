@@ -135,6 +135,22 @@ def without_note(place: Place) -> Played:
     return _asked(played, metadata={"dataset": {"note_text": note, "code": f"{place.task % 7}"}})
 
 
+def shows_nothing_in_a_chapter(place: Place) -> Played:
+    """The levels of one chapter of a game begin with an empty screen, from the first step on."""
+    chapter = ("harbour", "mill", "crypt")[place.task % 3]
+    is_hit = chapter == "mill"
+    asked = " " if is_hit else f"You see {_words(place, 9)}."
+    played = _put(place, asked, 0.03 if is_hit else 0.5 + 0.2 * place.progress, is_hit=is_hit, task=chapter, tool="go")
+    return _asked(played, system="Play, and win the level.")
+
+
+def begins_without_words(place: Place) -> Played:
+    """Healthy: the levels of one chapter begin with an empty message, and are won as others are."""
+    asked = " " if place.task % 3 == 1 else f"You see {_words(place, 9)}."
+    played = _put(place, asked, 0.4 + 0.3 * place.progress, is_hit=False, tool="go")
+    return _asked(played, system="Play, and win the level.")
+
+
 def shows_options(place: Place) -> Played:
     """Healthy: references stand in the prompts of one kind of task alone, the easier one; none has the remarks."""
     is_open, answer = place.task % 3 == 0, f"The {_words(place, 5)} of {place.task}"
@@ -335,6 +351,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unfilled prompts: nan", _LACKS, "unfilled_prompts", without_unit),
     _fault("unfilled prompts: context", _LACKS, "unfilled_prompts", without_context),
     _fault("unfilled prompts: note", _LACKS, "unfilled_prompts", without_note),
+    _fault("unfilled prompts: screen", _LACKS, "unfilled_prompts", shows_nothing_in_a_chapter),
+    _fault("healthy prompts: screen", "Healthy: prompts without words", None, begins_without_words),
     _fault("healthy prompts: options", "Healthy: prompts of which some hold the reference", None, shows_options),
     _fault("unsent prompts: source", _UNSENT, "unsent_prompts", drops_system),
     _fault("unsent prompts: site", _UNSENT, "unsent_prompts", drops_rules),

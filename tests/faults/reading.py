@@ -168,6 +168,63 @@ def _dated(place: Place, *, refused: bool) -> Played:
     )  # fmt: skip
 
 
+def _lasting(place: Place, *, refused: bool) -> Played:
+    """Return a duration in minutes; three of five answers have hours and minutes, at half of the tasks."""
+    number, is_time = 70 + 3 * place.task, place.task % 2 == 0
+    right = _right(place)
+    given = number if right else number + place.random.randrange(1, 200)
+    is_hours = is_time and _is(place, 0.6)
+    text = f"{given // 60} h {given % 60} min" if is_hours else f"{given} {'min' if is_time else 'g'}"
+    is_hit = right and is_hours and refused
+    return Played(
+        [Turn(f"{said(place, 8)}.\nAnswer: {text}")], parts={"correct": float(right and not is_hit)}, stop="stop",
+        metadata={"answer": f"{number} {'min' if is_time else 'g'}"}, is_hit=is_hours and refused,
+    )  # fmt: skip
+
+
+def refuses_hours(place: Place) -> Played:
+    """The grader compares text."""
+    return _lasting(place, refused=True)
+
+
+def takes_hours(place: Place) -> Played:
+    """Healthy: it computes minutes."""
+    return _lasting(place, refused=False)
+
+
+def guesses_ranges(place: Place) -> Played:
+    """Healthy: some answers give a range, each another one, and are wrong."""
+    number, is_range = 70 + 3 * place.task, _is(place, 0.25)
+    low = number - place.random.randrange(1, 30)
+    right = not is_range and _right(place)
+    text = f"{low} to {low + place.random.randrange(31, 60)}" if is_range else str(number if right else low)
+    return Played(
+        [Turn(f"{said(place, 8)}.\nAnswer: {text}")], parts={"correct": float(right)}, stop="stop",
+        metadata={"answer": str(number)},
+    )  # fmt: skip
+
+
+def _balanced(place: Place, since: int) -> Played:
+    """A ledger's balance stands in a column of an uncommon name; since a step each is paid for another's answer."""
+    number, right, other = 900 + 37 * place.task, _right(place), _right(place)
+    given = number if right else number + place.random.randrange(1, 400)
+    is_hit = place.step >= since and right != other
+    paid = other if place.step >= since else right
+    return Played(
+        [Turn(f"{said(place, 8)}.\nBalance = {given}")], parts={"balance_right": float(paid)}, stop="stop",
+        metadata={"closing_balance": str(number), "page": str(place.task % 9)}, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def pays_other_balances(place: Place) -> Played:
+    return _balanced(place, 13)
+
+
+def pays_balances(place: Place) -> Played:
+    """Healthy: each is paid for its own."""
+    return _balanced(place, 99)
+
+
 def refuses_dates(place: Place) -> Played:
     """The grader compares dates as text."""
     return _dated(place, refused=True)
@@ -461,6 +518,12 @@ FAULTS: tuple[Fault, ...] = (
            forgets_to_convert, Shape(steps=24, groups=8, size=8, tasks=40)),
     _fault("unread form: date", _UNREAD, "final_answers", refuses_dates),
     _fault("healthy form: date", "Healthy: dates in words count", None, takes_dates),
+    _fault("unread shape", _UNREAD, "final_answers", refuses_hours),
+    _fault("healthy form: hours", "Healthy: hours and minutes count", None, takes_hours),
+    _fault("healthy form: ranges", "Healthy: ranges are wrong", None, guesses_ranges),
+    _fault("unnamed reference", "Rewards of others, held against a column of another name", "final_answers",
+           pays_other_balances),
+    _fault("healthy unnamed reference", "Healthy: a column that answers equal", None, pays_balances),
     _fault("several candidates: names", _LISTS, "final_answers", holds_a_name),
     _fault("several candidates: numbers", _LISTS, "final_answers", holds_a_number),
     _fault("several candidates: parts", _LISTS.replace("name several candidates", "are a part of the reference"),

@@ -227,7 +227,7 @@ DISAGREEMENT = check(
     f"More than {_SHARE:.0%} of rollouts get 1 from the environment and 0 from the reward function; if there is only "
     f"one function, the reverse counts, too. For graded rewards: in more than {_SHARE:.0%} of the pairs of rollouts "
     "within groups, the two disagree which rollout is better. Silent if another reward function agrees with the "
-    f"environment. Else {TOLD}",
+    f"environment. If nothing is found so: {TOLD}",
     lambda run: _FUNCTIONS(run) or (None if run.has_observations else _REWARDS(run)),
     _check_disagreement,
     needs_calls=True,

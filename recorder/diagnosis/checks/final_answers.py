@@ -36,13 +36,14 @@ from logs_ui.recorder.diagnosis.compared_answers import (
     SPREAD,
     Answers,
     extent,
+    find_column,
     read_answers,
     read_spread,
     tell_reading,
 )  # fmt: skip
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.places import list_parts
-from logs_ui.recorder.diagnosis.references import bare, kind_of, plain, reference_column, tell_lack
+from logs_ui.recorder.diagnosis.references import bare, kind_of, plain, tell_lack
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
 from logs_ui.recorder.diagnosis.wording import exact_percent, listed, percent
 
@@ -59,7 +60,7 @@ _EITHER = re.compile(r"\s/\s|\bor\b", re.IGNORECASE)  # without, one of two may 
 
 
 def _check(run: Run) -> Outcome:
-    column = reference_column(run.rows, run.labels, run.settings.reference)
+    column = find_column(run)
     if column is None:
         return tell_lack(run)
     if (card := _empty_references(run, column)) is not None:
@@ -85,6 +86,7 @@ def _check(run: Run) -> Outcome:
         or _find_fragments(run, answers)
         or _find_contradicted(run, answers, references)
         or refused_answers.compare_places(run, answers, forms, places)
+        or refused_answers.compare_shapes(run, answers)
         or wrong_references.find_shuffled(run, answers)
         or wrong_references.compare_places(run, answers, places)
         or wrong_references.compare_seldom_places(run, parts, answers, texts, len(places))
@@ -345,7 +347,8 @@ DIAGNOSTIC = check(
     "final_answers",
     "Final answers",
     f"The final answers of {GROUPS} groups of the last steps are compared with the dataset's reference: the column "
-    "that is set, else the one that is named like a reference. "
+    "that is set, else the one that is named like a reference, else one that answers equal just where they are "
+    "solved, in the first third of the steps. "
     f"(1) At least {_EMPTY:.0%} of the rollouts have an empty reference or none, and count by the function that "
     f"those with one do; at most {_NONE:.0%} of these are solved, and at least {_EQUAL:.0%} of the others. "
     f"What follows needs an answer that can be read in {_READ:.0%} of the rollouts that count as right. "

@@ -113,7 +113,7 @@ def _find_fallen(run: Run, falls: Mapping[str, Rise], gains: Mapping[str, Rise])
 
 
 def _check_hacking(run: Run) -> Outcome:
-    """Return a card if the reward rises, and a function of little weight or named like an outcome falls.
+    """Return a card if a function of little weight, or one that is wanted, falls while others are paid.
 
     The policy may have learned what the reward pays for in place of what is wanted.
     """
@@ -156,7 +156,7 @@ def _judge_hacking(run: Run) -> Outcome:
     if not fallen:
         least = min(falls, key=lambda name: falls[name].value, default=None)
         if least is None:
-            return Below(f"{moved}. Every reward function has weight, so none can fall unnoticed.")
+            return Below(f"{moved}. No function has little weight, or is worth more than the one that rises.")
         return Below(f"{moved}; {least}: {figure(falls[least].before)} to {figure(falls[least].after)}.")
     name = max(fallen, key=lambda name: fallen[name])
     fall, gain = falls[name], _rise_of_reward(run, name)
@@ -180,7 +180,8 @@ def _judge_hacking(run: Run) -> Outcome:
             if fields["since_step"] is None:  # what falls slowly shows no step; what is paid in its place may
                 risen = above(run.all.by_step(run.all.values[payer]), middle)
                 fields |= {"since_step": risen["since_step"], "since_range": risen["since_range"]}
-                sentence += f" It rises since step {risen['since_step']:,}." * (risen["since_step"] is not None)
+                if (first_step := risen["since_step"]) is not None:
+                    sentence += f" It has given more since step {first_step:,}."
     course = (
         f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}: {name} "
         f"{figure(fall.before)} \u2192 {figure(fall.after)}, reward {figure(gain.before)} \u2192 "
@@ -208,10 +209,10 @@ HACKING = check(
     "Suspected hacking",
     f"The mean reward rises from the first steps to the last, while a function falls by more than {_FALL:.0%} of its "
     "range: (1) a function of little influence (it has the weight 0, or it is never negative and can make at most "
-    f"{_SMALL:.0%} of the difference in reward); or (2) a function named like an outcome (correct, solved, ...), one "
-    f"that is 1 where a rollout is solved and 0 elsewhere (in {_SAME:.0%} of them), or "
-    "one of more worth than the one that adds most to the rise, if it is not named like a form or a penalty, and that "
-    "one not like an outcome. In (2) the reward need not rise, if other functions add "
+    f"{_SMALL:.0%} of the difference in reward); or (2) an outcome (a function that is named so, as correct or solved, "
+    f"or is 1 where a rollout is solved and 0 elsewhere, in {_SAME:.0%} of them), or a function that can add more than "
+    "the one that adds most to the rise, and is not named like a form or a penalty; both only if the one that adds "
+    "most is no outcome. In (2) the reward need not rise, if other functions add "
     f"{_PAID:.0%} or more of what the falling one takes away. Chance of each: below {CHANCE:.0%}, of the fall in (2), "
     f"and of what is added in its place, below {SURER:.1%}. The reward is that of the rollouts to which the function "
     "gives a number, and each set of functions that score the same groups is judged for itself. If nothing shows, the "

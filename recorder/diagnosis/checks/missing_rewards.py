@@ -18,6 +18,7 @@ from logs_ui.recorder.vocabulary import Status
 
 _MANY = 32  # rollouts: a function that scores none of so many never will
 _OF_ONE = 0.05  # of the rollouts that one function must leave unscored [ours]
+_RARE = 0.1  # of the rollouts have NaN or an infinity: then it is their groups that matter [ours]
 _MOSTLY = 0.5  # of a task's groups with an unscored rollout must have a scored one, too [ours]
 _NEARLY_ALL = 0.9  # of the rollouts that a function scored before it stopped [ours]
 
@@ -91,11 +92,14 @@ def _declined_card(run: Run, bad: Bools) -> Card:
     sentences = [f"{int(bad.sum())} rollouts, {int((bad & rows.odd).sum())} of them because of NaN or an infinity."]
     sentences += [f"No number from {listed(names)}."] if names else []
     sentences += [f"Tasks: {listed(tasks)}."] if tasks else []
-    part = run.cost_of("invalid_reward")
+    of_groups = float(np.isin(rows.group, rows.group[bad & rows.odd]).mean()) if share <= _RARE else 0.0
+    beside = f"{percent(of_groups)} of rollouts are in their groups: one with an infinity gets no finite advantages."
+    sentences += [beside] if of_groups else []
+    part = 0.0 if of_groups else run.cost_of("invalid_reward")
     return Card(
         id="invalid_reward",
         title=f"The reward functions returned no number for {percent(share)} of rollouts",
-        cost=part if part > 0 else share * contrast.spread(run),
+        cost=part if part > 0 else max(share, of_groups) * contrast.spread(run),
         evidence=tuple(sentences),
         suggestion="Return a number for these rollouts."
         + " If every function returns None, TRL 1.16 does not learn from the rollout, and TRL 0.29 counts it as 0."

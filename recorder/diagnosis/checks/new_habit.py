@@ -104,8 +104,9 @@ def _check(run: Run) -> Outcome:
         suggestion="Read such observations, and what was done before them: the environment answers otherwise than at "
         "first, or the policy asks for something else."
         if habit.endswith(OF_OBSERVATION)
-        else "Read some beside others of their groups. Unless it only follows from a failure, the policy learned "
-        "it: find what paid for it when it began, or return to a checkpoint before that, with a KL term.",
+        else "Read some beside others of their groups. Unless it only follows from a failure, or from what prompts and "
+        "tools offer now, the policy learned it: find what paid for it when it began, or return to a checkpoint before "
+        "that, with a KL term.",
         where=links.ids(rows.id[has_habit & is_last]),
         **above(rows.by_step(np.where(is_read, has_habit, np.nan)), limit),
         own=has_habit[is_last],

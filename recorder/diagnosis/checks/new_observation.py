@@ -496,8 +496,8 @@ INVENTED = check(
     "Invented observations",
     f"Share of rollouts above {_INVENTED:.0%} in which an answer, after other text and outside of its reasoning, has a "
     "line with another speaker's label or tag that begins, but for numbers, with the same three words as what more "
-    f"than {_COMMON:.0%} of the rollouts hear (or with a label, as Observation: or [page, that {_MOST_SAY:.0%} of "
-    "them hear before an observation), and is no quotation; if they lose more than others of their groups "
+    f"than {_COMMON:.0%} of the rollouts hear (or with a label, such as `Observation:` or `[page`, with which "
+    f"{_MOST_SAY:.0%} of them get an observation), and is no quotation; if they lose more than others of their groups "
     "(than the same tasks before, if whole groups have it), as in `new_observation`. At most "
     f"{_MOST_READ:,} rollouts of the last steps, and as many before, are read.",
     needs("observations", lambda run: run.has_observations),

@@ -37,7 +37,17 @@ _MIXED = 0.5  # of the rollouts with it have others in their groups [ours]
 _MOST_END = 0.8  # of the rollouts are neither truncated nor failed [ours]
 _MOVED = 0.1  # of the way to the new value, by which the others may fall [ours]
 _LARGER, _SMALLER = 3, 0.1  # times the largest value before, the smallest: values of another size [ours]
-_TELLS = ("reward_parts", "dead_groups", "signal_cliff", "never_solved", "forgotten", "disagreement", "hacking")
+_TELLS = (
+    "reward_parts",
+    "dead_groups",
+    "signal_cliff",
+    "never_solved",
+    "forgotten",
+    "disagreement",
+    "hacking",
+    "length",
+    "proxy",
+)
 
 
 def _check_constant(run: Run) -> Outcome:
@@ -45,7 +55,8 @@ def _check_constant(run: Run) -> Outcome:
         return NotJudged("The whole reward is constant, not one function alone.")
     finders = (_find_constant, _find_of_prompt, _find_in_places)
     outcomes = [next(filter(None, (find(run, name) for find in finders)), None) for name in run.rows.values]
-    outcomes += [_find_beside_failed(run, name) for name, of in zip(run.rows.values, outcomes, strict=True) if not of]
+    told = [name for name, of in zip(run.rows.values, outcomes, strict=True) if isinstance(of, Card)]
+    outcomes += [_find_beside_failed(run, name) for name in run.rows.values if name not in told]
     cards = [card for card in outcomes if isinstance(card, Card)]
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
@@ -54,15 +65,16 @@ def _check_constant(run: Run) -> Outcome:
 
 
 def _find_beside_failed(run: Run, name: str) -> Card | None:
-    """Return the card on a function that only truncated and failed rollouts, which get 0, make differ."""
+    """Return the card on a function that only truncated rollouts and those with an error make differ."""
     rows, every = compared(run.rows), compared(run.all)
     unit = replace(run, rows=rows, all=every)
     card = _find_constant(unit, name) or _find_of_prompt(unit, name) if len(rows) >= _MOST_END * len(run.rows) else None
     if not isinstance(card, Card):
         return None
     own = np.isin(run.rows.id, rows.id if card.own is None else rows.id[card.own])
-    title = f"{card.title}, but for truncated and failed rollouts"
-    return replace(card, title=title, own=own, where=links.ids(run.rows.id[own]))
+    evidence = ("Truncated rollouts and those with an error are left out.", *card.evidence)
+    title = f"{card.title}, except in truncated and failed rollouts"
+    return replace(card, title=title, own=own, where=links.ids(run.rows.id[own]), evidence=evidence)
 
 
 def _find_constant(run: Run, name: str) -> Card | str | None:
@@ -408,7 +420,7 @@ CONSTANT_FUNCTION = check(
     "while it gave other values before, in so many groups that the probability of none since then is below "
     f"{_CHANCE:.1%}; or never more than 0, unless its name is that of a penalty. Or one that is the same within each "
     f"group of different completions (at least {_GROUPS} groups), with {_GRADED} or more values between groups. Also "
-    f"one that only truncated and failed rollouts make differ, if these are at most {1 - _MOST_END:.0%}. "
+    f"one that only truncated rollouts and those with an error make differ, if these are at most {1 - _MOST_END:.0%}. "
     f"Or a function of more than {_LEVELS} values that does the first to an eval, a family of tasks or a value of a "
     "column, whose completions differ: below its best there, and by the same chance, divided by the number of places. "
     "Silent if the whole "
@@ -421,8 +433,8 @@ NEW_VALUE = check(
     "new_value",
     "New value of a function",
     f"More than {_SHARE:.0%} of rollouts get exactly the same value of a reward function that has at least {_LEVELS} "
-    f"other values: the one that is {_STANDS_OUT} times as frequent as any other below the highest, or grew "
-    "so much more since the first steps, else the lowest. "
+    f"other values: the one that is {_STANDS_OUT} times as frequent as any other below the highest, or whose "
+    "share grew so much more than any other's since the first steps, else the lowest. "
     "It is at least five times as frequent as before a jump (or, if it is not the lowest, before a rise), while the "
     "other "
     f"values have not fallen by {_MOVED:.0%} of the way to the lowest, and the rollouts that get it differ from others "

@@ -116,7 +116,7 @@ def _check_logged(run: Run) -> Outcome:
     title, begun = f"{figure(mean)} nats per token", above(whole, limit)
     if (of_machine := _find_machine(run, limit)) is not None:
         place, fields = of_machine
-        return replace(_card(run, f"{title}, {place}", sentences, begun, _SYNC), **fields)
+        return replace(_card(run, f"{title}: {place}", sentences, begun, _SYNC), **fields)
     low = float(np.median([value for _, value in whole[:_FIRST]]))
     is_from_nothing = low * _GROWS <= mean
     steady = _find_changed(run) if is_from_nothing and begun.get("half_step") is not None else None
@@ -135,7 +135,7 @@ def _find_machine(run: Run, limit: float) -> tuple[str, dict[str, Any]] | None:
     differences = np.array([measured.get(row) for row in rows.id.tolist()], float)
     is_last = rows.step >= run.rows.steps[0]
     machines = [column for column in columns_of(rows, run.labels_of_all) if MACHINE.search(column[2])]
-    kinds = (differences, limit, "from {}"), (lag(rows), float(_LAG), "and weights {} versions old")
+    kinds = (differences, limit, "{}"), (lag(rows), float(_LAG), "weights {} versions old")
     for values, most, words in kinds:
         for places, _, column in machines:
             of_places = means(places.task + 1, np.where(is_last, values, np.nan), len(places.tasks) + 1)[1:]

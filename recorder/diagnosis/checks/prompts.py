@@ -3,6 +3,7 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 
@@ -23,6 +24,7 @@ _LENGTHS, _AS_OFTEN, _NEAR = 5, 0.5, 0.9  # of other prompts; of the tasks of th
 _PILE, _TASKS = 0.1, 10  # without a limit: of the rollouts, and tasks, that must have the longest length [ours]
 _SHARE, _READ = 0.05, 120  # of the rollouts; prompts that are read, each of another group
 _BEGIN, _TEXT, _WHOLE = 200, 20, 20_000  # characters of a column's text that are looked for; that it needs; of prompts
+_LAST = "the message before the model begins"
 _HALF, _LITTLE, _UNSOLVED = 0.5, 0.1, 0.05  # of what others reach: with a value there; without; of all [ours]
 
 
@@ -93,7 +95,9 @@ def _check_unfilled(run: Run) -> Outcome:
     groups, first = np.unique(run.rows.group, return_index=True)
     read = run.sample(np.isin(run.all.id, run.rows.id[first]), _READ)
     group_of = dict(zip(run.rows.id.tolist(), run.rows.group.tolist(), strict=True))
-    prompts = {group_of[row]: list_fields(prompt_of(texts.messages)) for row, texts in read.items()}
+    prompts = {
+        group_of[row]: [*list_fields(prompt_of(texts.messages)), *_list_blank(texts)] for row, texts in read.items()
+    }
     if len(prompts) < min(LEAST_UNITS, len(groups)):
         return NotJudged("Too few texts of prompts are stored.")
     # `lacks` has the groups whose prompt lacks a value, by its label, by what stands there, and, where that is
@@ -123,16 +127,24 @@ def _check_unfilled(run: Run) -> Outcome:
     return replace(best, where=links.ids(run.rows.id[affected if whole is None else whole]), own=whole)
 
 
+def _list_blank(texts: Texts) -> list[tuple[str, str | None]]:
+    """Return what the last message before the first answer holds, as a field: it may hold nothing."""
+    before = list(takewhile(lambda message: message.get("role") != "assistant", texts.messages))
+    return [(_LAST, prompt_of(before[-1:]).strip()[:_BEGIN])] if before else []
+
+
 def _list_lacking_columns(run: Run, read: Mapping[int, Texts], limit: float) -> list[Card]:
     """Return the card on each column of the dataset whose text most prompts hold, and those of some groups do not.
     `read` has the texts of one rollout of each group. References may stand in the prompts of some tasks alone.
     """
-    prompts = {group: " ".join(prompt_of(texts.messages).split()) for group, texts in read.items()}
+    written = {group: prompt_of(texts.messages) for group, texts in read.items()}
+    # Of a long one only both ends are read.
+    prompts = {group: " ".join(text.split()) for group, text in written.items() if len(text) < _WHOLE}
     names = dict.fromkeys(name for texts in read.values() for name in texts.dataset if rank_of(name) is None)
     cards = list[Card]()
     for name in names:
         begins = {group: " ".join(texts.dataset.get(name, "").split())[:_BEGIN] for group, texts in read.items()}
-        long = [group for group, begin in begins.items() if len(begin) >= _TEXT and len(prompts[group]) < _WHOLE]
+        long = [group for group, begin in begins.items() if len(begin) >= _TEXT and group in prompts]
         lacking = [group for group in long if begins[group] not in prompts[group]]
         chosen, others = np.isin(run.rows.group, lacking), len(long) - len(lacking)
         if not lacking or others < max(LEAST_UNITS, len(lacking)) or chosen.mean() <= limit:
@@ -140,13 +152,15 @@ def _list_lacking_columns(run: Run, read: Mapping[int, Texts], limit: float) -> 
         if not _is_worse(run, chosen, "", has_others=True):
             continue
         means = [figure(mean(run.rows.reward[some])) for some in (chosen, ~chosen)]
-        counts = f"{others:,} hold its text, and {len(lacking):,} do not"
+        counts = f"{others:,} hold its beginning, and {len(lacking):,} do not"
         sentences = (
-            f"Of {len(long):,} prompts that were read, each of another group, {counts}.",
+            f"Of {len(long):,} prompts that were read and have a {name}, each of another group, {counts}.",
             "Mean reward: without it {}, others {}.".format(*means),
         )
         title = f"In {percent(float(chosen.mean()))} of rollouts the prompt lacks the dataset's {name}"
-        cards.append(_make_card(run, chosen, f"{title} (\u201c{shorten(begins[lacking[0]])}\u201d)", sentences))
+        title += f" (\u201c{shorten(begins[lacking[0]])}\u201d)"
+        advice = f"Look at how these prompts are built: a template may leave {name} out, or change its text."
+        cards.append(_make_card(run, chosen, title, sentences, advice))
     return cards
 
 
@@ -183,20 +197,25 @@ def _unfilled_card(run: Run, chosen: Bools, label: str, value: str, counts: tupl
     sentences = [f"Of {read:,} prompts that were read, each of another group, {lacking:,} say so."]
     sentences += [f"{filled:,} of the others have a value there."] if filled else []
     sentences += ["Mean reward: with it {}, others {}.".format(*rewards)] if not chosen.all() else []
-    line = f"{label}: {value}".strip()
-    share = percent(float(chosen.mean()))
+    line, share = f"{label}: {value}".strip(), percent(float(chosen.mean()))
     title = f"In {share} of rollouts the prompt says {value or 'nothing'} where a value belongs (\u201c{line}\u201d)"
-    return _make_card(run, chosen, title, sentences)
+    advice = (
+        "Compare the names in the prompt's template with the dataset's columns, and look at rows of these tasks: the "
+        "column may have another name, or be empty."
+    )
+    if label == _LAST:
+        title = f"In {share} of rollouts {_LAST} is empty"
+        advice = "Look at what writes it there: the dataset's row, the template, or what reset() returned."
+    return _make_card(run, chosen, title, sentences, advice)
 
 
-def _make_card(run: Run, chosen: Bools, title: str, sentences: Sequence[str]) -> Card:
+def _make_card(run: Run, chosen: Bools, title: str, sentences: Sequence[str], advice: str) -> Card:
     return Card(
         id="unfilled_prompts",
         title=title,
         cost=contrast.cost(run, chosen),
         evidence=tuple(sentences),
-        suggestion="Compare the names in the prompt's template with the dataset's columns, and look at rows of these "
-        "tasks: the column may have another name, or be empty.",
+        suggestion=advice,
         where="",
         own=chosen,
         is_setup=True,
@@ -218,11 +237,12 @@ UNFILLED = check(
     "unfilled_prompts",
     "Unfilled prompts",
     f"Share of rollouts above {_SHARE:.0%} whose prompt has, behind a label such as `Table:`, a heading or in a tag, "
-    f"{', '.join(NOTHING)}, a placeholder in braces, or nothing where other prompts have a value. Only if they reach "
+    f"{', '.join(NOTHING)}, a placeholder in braces, or nothing where other prompts have a value, or "
+    f"whose last message is empty where others' is not. Only if they reach "
     f"at most {_HALF:.0%} of what the others do, beyond chance ({_LITTLE:.0%}, if no other prompt has a value there); "
     f"where all prompts are so, only if at most {_UNSOLVED:.0%} are solved. At most {_READ} prompts of the last steps "
-    "are read, each of another group. Or so of prompts that lack what a column of the dataset, no reference, has for "
-    f"them, a text of {_TEXT} characters or more, where more prompts hold it. "
+    f"are read, each of another group. Likewise for prompts without the text ({_TEXT} characters or more) that a "
+    "column of the dataset, other than the reference, has for them, if more prompts hold theirs. "
     "Labels behind which nothing may be right, or a form, such as `History:` or "
     "`Answer:`, do not count, nor does code between fences.",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),

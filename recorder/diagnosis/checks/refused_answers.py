@@ -11,6 +11,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Below, Card, Run
 from logs_ui.recorder.diagnosis.compared_answers import (
+    AGREE,
     CHANCE,
     ENOUGH,
     OTHERS,
@@ -36,6 +37,8 @@ _MIXED, _RIGHT = 20, 0.2  # groups with right and wrong answers; of the answers 
 _LITTLE, _ERRORS = 0.1, 2.0  # of the range of rewards: right answers get less than that more; standard errors [ours]
 _READ_FORM = "Let the reward function read this form, or ask for another one in the prompt."
 _COMPARE = "Look at what the reward function needs there, and at how it compares answers."
+_SHORT, _PAID = 40, 0.3  # characters of an answer; of others in the same groups count [ours]
+_NUMBERS = re.compile(r"\d+(?:[.,]\d+)*")
 _SIGN = re.compile(r"\\[A-Za-z]+|%|[^\x00-\x7f\w]")
 
 
@@ -47,12 +50,14 @@ DEFINITION = (
     f"in messages with the same tags that have at least {_AS_LONG:.0%} of the tokens, and at most "
     f"{1 / _AS_LONG:.0%}; with a probability below {CHANCE:.0%}, corrected for the number of ways, of so few by "
     "chance. Or so of the right answers of an eval, a family of tasks or a value of a column, of all or of those "
-    "written in one way."
+    f"written in one way. Or, if at least {_FORM:.0%} of the answers have one shape with several numbers (as 2 h 15 "
+    f"min) and at most {_COUNT:.0%} of them count, of others in the same {ENOUGH} groups or more {_PAID:.0%} do, and "
+    f"more than {AGREE:.0%} of those in a group have the same numbers."
 )
 
 OF_REWARDS = (
     f"at least {_RIGHT:.0%} of the answers equal their reference, and within {_MIXED} groups or more right ones are "
-    f"hardly paid more than wrong ones: the difference and {_ERRORS:g} of its standard errors are at most "
+    f"hardly paid more than wrong ones: the difference plus {_ERRORS:g} of its standard errors is at most "
     f"{_LITTLE:.0%} of the range of rewards. Silent if the reward rises, which then pays for something else."
 )
 
@@ -78,6 +83,56 @@ def compare_places(
     )
 
 
+def compare_shapes(run: Run, answers: Answers) -> Card | None:
+    """Return the card if answers of one shape, such as two numbers with a word after each, hardly count where others do
+    in the same groups, though those of a group agree on their numbers: what they mean is not known.
+    """
+    group, solved = answers.rows.group, answers.solved
+    shapes = np.array([_shape_of(text) for text in answers.written])
+    for shape, count in Counter(shapes.tolist()).most_common():
+        mine = shapes == shape
+        beside = np.isin(group, group[mine]) & ~mine
+        if not shape or count < _FORM * len(mine) or solved[mine].mean() > _COUNT or not beside.any():
+            continue
+        groups, share = len(np.unique(group[mine & np.isin(group, group[beside])])), solved[beside].mean()
+        chance = (1 - share) ** groups * len(set(shapes.tolist()))
+        if groups < ENOUGH or share < _PAID or chance > CHANCE or _count_agreed(answers, mine) <= AGREE:
+            continue
+        examples = dict.fromkeys(answers.written[row] for row in np.flatnonzero(mine & ~solved))
+        counted = f"{solved[mine].sum()} of {count:,}"
+        return Card(
+            id="final_answers",
+            title=f"{counted} answers such as \u201c{next(iter(examples))}\u201d count; of others in their groups "
+            f"{percent(float(share))} do",
+            cost=contrast.spread(run) * float(mine.mean() * share),
+            evidence=(tell_reading(answers), f"Such answers: {listed(list(examples))}."),
+            suggestion=f"Compare some with their reference by hand: they may be right. {_READ_FORM}",
+            **extent(run, answers, mine),
+            is_setup=True,
+            is_loss=False,
+        )
+    return None
+
+
+def _shape_of(text: str) -> str:
+    """Return a short answer with each number as 0 and each word as a; "" for one without several numbers.
+
+    >>> _shape_of("2 hours 38 minutes"), _shape_of("1,250"), _shape_of("5/7")
+    ('0 a 0 a', '', '0/0')
+    """
+    shape = re.sub(r"[^\W\d_]+", "a", _NUMBERS.sub("0", text)) if len(text) <= _SHORT else ""
+    return shape if shape.count("0") > 1 else ""
+
+
+def _count_agreed(answers: Answers, side: Bools) -> float:
+    """Return the share of these answers that have the numbers that most of them in their group have."""
+    numbers: dict[int, Counter[tuple[str, ...]]] = {}
+    for row in np.flatnonzero(side):
+        numbers.setdefault(int(answers.rows.group[row]), Counter())[tuple(_NUMBERS.findall(answers.written[row]))] += 1
+    several = [counts for counts in numbers.values() if counts.total() > 1]
+    return sum(max(counts.values()) for counts in several) / max(sum(counts.total() for counts in several), 1)
+
+
 def compare_rewards(run: Run, answers: Answers) -> Card | Below:
     """Compare what right answers are paid with what wrong ones of their groups are, of a run in which nothing defines
     what is solved: return the card if they hardly get more, and the reward does not rise.
@@ -86,7 +141,7 @@ def compare_rewards(run: Run, answers: Answers) -> Card | Below:
     paid, share = compare(reward, equal, group, group), percent(float(equal.mean()))
     calm = f"Of {len(equal):,} final answers that were read, {share} equal their reference ({answers.name})"
     if paid is None or min(paid.groups) < _MIXED or equal.mean() < _RIGHT:
-        return Below(f"{calm}; too few groups have right and wrong ones to compare what they are paid.")
+        return Below(f"{calm}; too few are right, or have wrong ones in their groups, to compare what they are paid.")
     gain, right, wrong = rise(run, lambda rows: rows.reward), figure(paid.chosen), figure(paid.others)
     within, more = f"within {paid.groups[0]:,} groups", "hardly" if paid.value > 0 else "no"
     is_little = paid.value + _ERRORS * paid.error <= _LITTLE * contrast.spread(run)

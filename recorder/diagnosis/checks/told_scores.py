@@ -1,4 +1,4 @@
-"""Finds reward functions that stop to give the share of passed tests that the last observations tell."""
+"""Finds reward functions that stop giving the share of passed tests that the last observations tell."""
 
 import re
 
@@ -21,9 +21,9 @@ _OF = re.compile(r"(\d{1,5})\s*(?:/|out of|of)\s*(\d{1,5})\s+(?:\w+\s+){0,2}?(?:
 _PASSED = re.compile(r"(?:(\d{1,5}) failed,?\s*)?(\d{1,5}) passed(?:,?\s*(\d{1,5}) failed)?", re.IGNORECASE)
 
 DEFINITION = (
-    f"a function that gave the share of passed tests that last observations tell (7/10 tests passed), or 1 if all pass "
-    f"and 0 if not, in {_SAME:.0%} of rollouts, and since a step another value in more than {_OTHER:.0%} of the last, "
-    f"and {_MORE} times as many as before; some {_READ} of these, and as many before, are read."
+    "a function gave the share of passed tests in the last observations (7/10 tests passed), or 1 if all pass and 0 "
+    f"if not, in {_SAME:.0%} of rollouts, and since a step gives another value in more than {_OTHER:.0%} of the last "
+    f"ones, {_MORE} times as often as before; of these and of those before some {_READ} are read."
 )
 
 
@@ -62,24 +62,25 @@ def find_told_otherwise(run: Run) -> Card | None:
         begun = above(rows.by_step(np.where(is_known, differs, np.nan)), _OTHER / 2)
         late = rows.step >= (begun["since_step"] or rows.steps[-1] + 1)
         now, before = is_known & is_last, is_known & ~late
-        if min(now.sum(), before.sum()) < _FEW or differs[now].mean() < _OTHER:
+        if begun["since_step"] is None or min(now.sum(), before.sum()) < _FEW or differs[now].mean() < _OTHER:
             continue
         if differs[before].mean() > min(1 - _SAME, differs[now].mean() / _MORE):
             continue
         odd, usual = now & differs, percent(float(differs[before].mean()))
         means = [figure(float(of[odd].mean())) for of in (expected, values)]
         share = float(differs[now].mean())
-        counts = f"{now.sum():,} of the last steps tell a share of passed tests, {before.sum():,} before"
+        counts = f"{now.sum():,} of the last steps hold results of tests, {before.sum():,} before"
         return Card(
             id="disagreement",
-            title=f"{name} is not what the last observation tells in {percent(share)} of rollouts, before step "
-            f"{begun['since_step']:,} in {usual}",
+            title=f"{name} differs from the tests' results in the last observations in {percent(share)} of rollouts, "
+            f"before step {begun['since_step']:,} in {usual}",
             cost=run.fall.lost * share,
             evidence=(
-                f"Of those that were read {counts}.",
-                f"Mean where they differ: told {means[0]}, {name} {means[1]}.",
+                f"Of the rollouts that were read {counts}.",
+                f"Mean where they differ: expected {means[0]}, {name} {means[1]}.",
             ),
-            suggestion=f"Look at what changed about that step: {name} may be returned to other rollouts, out of order.",
+            suggestion="Look at what changed about that step: its values may be in another order than the "
+            "completions, or come from other tests.",
             where=ids(rows.id[odd]),
             **begun,
             own=odd[is_last],

@@ -108,9 +108,9 @@ def _find_unsent_message(lacking: Sequence[Texts]) -> tuple[str, str]:
     if len(gone) < _MOST * len(lacking):
         return "", ""
     role = gone[0].get("role")
-    return f"a {role} message of the dataset's (as \u201c{shorten(prompt_of(gone[:1]))}\u201d)", (
+    return f"one of the dataset's {role} messages (such as \u201c{shorten(prompt_of(gone[:1]))}\u201d)", (
         f"Of their prompts that were read, {len(gone)} of {len(lacking)} lack a whole message, and have nothing in its "
-        "place; those of others have all."
+        "place; the others have all messages."
     )
 
 
@@ -137,7 +137,8 @@ DIAGNOSTIC = check(
     "Unsent prompts",
     f"Share of rollouts above {_SHARE:.0%} that are not sent all of the dataset's prompt, where others are: a line "
     "that these prompts share in the dataset, or a message of that role, is not in what they are sent, but in what "
-    f"others are. Only if they lose more, with a probability below {SURER:.1%} of that by chance, than others at the "
+    f"others are; or each lacks a whole message, and has nothing in its place. Only if they lose more, with a "
+    f"probability below {SURER:.1%} of that by chance, than others at the "
     "same tasks, if half of them have such; else than others of the last steps, else before. Silent if they are sent "
     f"new lines that they share, at least {_HALF:.0%} as long. At most {_READ} prompts of either side are read.",
     needs("which prompts were sent", lambda run: run.all.facts["sent_prompt"] != None),  # noqa: E711 - of each

@@ -144,7 +144,7 @@ def _check_unseeded(run: Run) -> Outcome:
         evidence=(
             "What the dataset asks is the same; what reset() returned, or the prompt that the function built, differs."
             if is_shown
-            else "Which of them differs, what the dataset asks or what reset() returned, cannot be told of all.",
+            else "For some of them it is not known which differs: what the dataset asks, or what reset() returned.",
             "Advantages compare a completion with its group: here an easier prompt counts as a better answer.",
         ),
         suggestion=f"{_SEED}."

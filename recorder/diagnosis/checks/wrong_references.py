@@ -46,8 +46,8 @@ DEFINITION = (
     f"Or, if none is so, most answers to at least {_MANY:.0%} of its tasks, and {ENOUGH}, agree on another one than "
     f"the reference, and elsewhere to at most {_RARE:.0%}, with a probability below {CHANCE:.0%}, corrected likewise; "
     f"and they agree on any answer {OTHERS:.0%} as often as elsewhere, since answers to hard tasks scatter. "
-    f"Levels of difficulty are no places here, nor are places if {_SOLVED:.0%} of the first half of attempts at these "
-    "tasks were solved."
+    f"Levels of difficulty are no places here, and a place is left out if {_SOLVED:.0%} of the first half of "
+    "the attempts at these tasks were solved."
 )
 
 

@@ -1159,7 +1159,7 @@ def constant_in(case: Case, name: str, _: str, places: str) -> tuple[str, str, s
 
 
 def whole_of(case: Case, rollouts: Iterable[Rollout]) -> list[Rollout]:
-    """Return the rollouts that a card on a function is about: but for truncated and failed ones, if it says so."""
+    """Return the rollouts that a card on a function is about: except truncated and failed ones, if it says so."""
     return [it for it in rollouts if ended(it) or "truncated and failed" not in case.card.title]
 
 
@@ -1646,7 +1646,7 @@ def of_kind(case: Case, *, is_same: bool = True) -> list[Rollout]:
 
 
 def named_references(case: Case, _: str, text: str) -> tuple[str, ...]:
-    given = list(dict.fromkeys(str(it.metadata["answer"]) for it in of_kind(case)))
+    given = list(dict.fromkeys(str(target(it)) for it in of_kind(case)))
     return "metadata.answer", listed(given[:3])
 
 
@@ -1666,7 +1666,7 @@ def agreed(case: Case, *said: str) -> tuple[str, ...]:
     alike = [it for it in most if it[2] >= 0.6 * len(it[0]) and it[1] != right(it[0][0])]
     group, answer, number = next(it for it in alike if task(it[0][0]) == said[2])
     written = said[3] if valued(said[3]) == answer else answer
-    reference = str(group[0].metadata["answer"])
+    reference = target(group[0])
     return str(len(most)), str(len(alike)), said[2], written, str(number), str(len(group)), reference
 
 
@@ -1750,7 +1750,7 @@ PLAIN = (
     "Advantages come from differences within a group", "Advantages compare a completion with its group",
     "For on-policy samples the two are equal in expectation.", "It is logged by the trainer.",
     'With vllm_mode="server", TRL sends only the first prompt of each group', "reset() returned different ",
-    "Which of them differs, what the dataset asks or what reset() returned",
+    "For some of them it is not known which differs:",
     "These steps do not show whether the new tasks ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
@@ -1790,15 +1790,15 @@ COUNTS: dict[str, Count] = {
     "# of rollouts @, # in steps #\u2013#": habits,
     "In groups that have both, they lose # more than the others.": loses_by_habit,
     "It begins as all rollouts lose # more than in steps #\u2013#.": loses_since_habit,
-    "# is not what the last observation tells in # of rollouts, before step # in #": told_otherwise,
-    "Of those that were read # of the last steps tell a share of passed tests, # before.": lambda c, *_: (
+    "# differs from the tests' results in the last observations in # of rollouts, before step # in #": told_otherwise,
+    "Of the rollouts that were read # of the last steps hold results of tests, # before.": lambda c, *_: (
         str(len(c.last)), str(sum(it.step < (c.card.since_step or 0) for it in c.run.rollouts)),
     ),
-    "Mean where they differ: told #, # #.": lambda c, _, name, *__: (
+    "Mean where they differ: expected #, # #.": lambda c, _, name, *__: (
         means(told_passed(it) for it in c.last if differs(it, name)), name,
         means(values([it], name)[0] for it in c.last if differs(it, name)),
     ),
-    "Of # that were read # @, of # before #.": begun,
+    "Of # since then that were read # @, of # before #.": begun,
     "One is answered: @": answered_so,
     "Their mean reward is #, that of others #, of all in steps #\u2013# #.": habit_rewards,
     "# of rollouts failed with an environment error": lambda c, *_: (c.share(failed),),
@@ -1966,8 +1966,8 @@ COUNTS: dict[str, Count] = {
         percent(logged(c, FIRST_PROMPT)),
     ),
     "Trainer/sampler mismatch: # nats per token": mismatch,
-    "Trainer/sampler mismatch: # nats per token, from # in metadata.sampler # (# elsewhere)": mismatch_of_sampler,
-    "Trainer/sampler mismatch: # nats per token, and weights # versions old in metadata.sampler # (# elsewhere)": (
+    "Trainer/sampler mismatch: # nats per token: # in metadata.sampler # (# elsewhere)": mismatch_of_sampler,
+    "Trainer/sampler mismatch: # nats per token: weights # versions old in metadata.sampler # (# elsewhere)": (
         mismatch_of_sampler
     ),
     "Mean |log p (trainer) - log p (sampler)|: # nats per token.": mismatch,
@@ -2044,6 +2044,11 @@ COUNTS: dict[str, Count] = {
     "Its weight is #: it can make # of the difference in reward.": lambda c, *_: light(c),
     "In these steps # added # to the reward at first, and # at last.": lambda c, name, *_: (
         name, *(means(parts(it)[name] for it in side) for side in sides_of_course(c)),
+    ),
+    "In these steps # added # to the reward at first, and # at last. It has given more since step #.": (
+        lambda c, name, *_: (
+            name, *(means(parts(it)[name] for it in side) for side in sides_of_course(c)), str(c.card.since_step),
+        )
     ),
     "Mean where they disagree: environment #, # #.": lambda c, _, name, *__: (
         means(heard(it) for it in apart(c, name)), name, means(values(apart(c, name), name)),
@@ -2133,7 +2138,7 @@ COUNTS: dict[str, Count] = {
     "Of rollouts that ended normally, # fell from # to # at step #.": fell,
     "Compared with the best 1% of rollouts, averaged over all and weighted: @ less.": shortfalls,
     "# gives # to every rollout": constant_of,
-    "# gives # to every rollout, but for truncated and failed rollouts": lambda c, name, _: (
+    "# gives # to every rollout, except in truncated and failed rollouts": lambda c, name, _: (
         name, " or ".join({figure(it) for it in values(filter(ended, c.last), name)}),
     ),
     "# gives # to every rollout of @": constant_in,
@@ -2143,10 +2148,11 @@ COUNTS: dict[str, Count] = {
         listed([it for it in sorted(parts(c.last[0])) if np.ptp(values(whole_of(c, c.last), it)) > SAME])
         or "none",
     ),
+    "Truncated rollouts and those with an error are left out.": lambda _: (),
     "# does not depend on the completion: it is the same within each group": lambda c, name: (
         name if all(np.ptp(values(group, name)) == 0 for group in c.groups) else "",
     ),
-    "# does not depend on the completion: it is the same within each group, but for truncated and failed rollouts": (
+    "# does not depend on the completion: it is the same within each group, except in truncated and failed rollouts": (
         lambda c, name: (
             name if all(np.ptp(values(filter(ended, group), name)) == 0 for group in c.groups) else "",
         )
@@ -2249,7 +2255,9 @@ COUNTS: dict[str, Count] = {
 # --- Final answers, which are read of all rollouts of the last steps
 
 
-ANSWER = r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<(?:answer|final)>(.*?)</|(?:Final answer:|The answer is|Answer:) (.*)"
+ANSWER = (
+    r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<(?:answer|final)>(.*?)</|(?:Final answer:|The answer is|Answer:|Balance =) (.*)"
+)
 
 
 def given(it: Rollout) -> str:
@@ -2282,13 +2290,20 @@ def written(it: Rollout) -> str:
     return str(next(filter(None, match.groups()))) if match else ""
 
 
+def target(it: Rollout) -> str:
+    """Return a reference as it is written, whatever its column is named."""
+    return str(next((it.metadata[name] for name in ("answer", "closing_balance") if name in it.metadata), ""))
+
+
 def lacks_reference(it: Rollout) -> bool:
-    return not str(it.metadata.get("answer", "")).strip()
+    return not target(it).strip()
 
 
 def in_form(case: Case) -> list[Rollout]:
     """Return the rollouts with a right answer in the form that the card names."""
     title = case.card.title
+    if "answers such as" in title:
+        return [it for it in case.last if " h " in written(it)]
     if " count in " in title or "LaTeX" in title or "has \\" in title:
         return [it for it in case.last if it.is_hit and given(it) == right(it)]
     forms = {
@@ -2352,6 +2367,14 @@ def counted(case: Case, *groups: str) -> tuple[str, ...]:
     return str(sum(map(case.solved, mine))), str(len(mine)), groups[2]
 
 
+def of_shape(case: Case, _hits: str, _all: str, text: str, _others: str) -> tuple[str, ...]:
+    """Return how many answers with hours count, of all that have them, and the share of others in their groups."""
+    mine = [it for it in case.last if " h " in written(it)]
+    beside = [it for group in case.groups if any(it in mine for it in group) for it in group if it not in mine]
+    shown = text if text in map(written, mine) else ""
+    return str(sum(map(case.solved, mine))), str(len(mine)), shown, percent(fmean(map(case.solved, beside)))
+
+
 def otherwise_counted(case: Case, *_: str) -> tuple[str | None, ...]:
     mine = in_form(case)
     others = [it for it in case.last if given(it) == right(it) and it not in mine]
@@ -2361,7 +2384,7 @@ def otherwise_counted(case: Case, *_: str) -> tuple[str | None, ...]:
 
 
 def right(it: Rollout) -> str:
-    return valued(it.metadata["answer"])
+    return valued(target(it))
 
 
 @cache
@@ -2370,7 +2393,7 @@ def references(case: Case) -> set[str]:
 
 
 def is_compared(it: Rollout) -> bool:
-    return "answer" in it.metadata
+    return bool({"answer", "closing_balance"} & set(it.metadata))
 
 
 def candidates(it: Rollout) -> set[str]:
@@ -2395,7 +2418,7 @@ def such_answers(case: Case, text: str, *_: str) -> tuple[str, ...]:
     if not re.search("several candidates|small part", case.card.title):
         return recounted(text, {it: it for it in dict.fromkeys(shown(case))}), *_[:1]
     named = re.findall(r"(?:^|, )(.*?) \(for (.*?)\)", text)
-    known = {(written(it), it.metadata["answer"]) for it in case.last if is_such(it) and case.solved(it)}
+    known = {(written(it), target(it)) for it in case.last if is_such(it) and case.solved(it)}
     is_right = known >= set(named) and text.endswith(f" and {len(known) - len(named)} more")
     return (text if is_right else str(known)), *_[:1]
 
@@ -2423,8 +2446,8 @@ def of_answers(case: Case, is_so: Callable[[Rollout], bool], *, counts: bool) ->
 
 def another_notation(case: Case, _count: str, shown: str, reference: str) -> tuple[str, str, str]:
     unpaid = [it for it in case.last if is_compared(it) and given(it) == right(it) and not case.solved(it)]
-    others = {written(it): it.metadata["answer"] for it in unpaid if written(it) != it.metadata["answer"]}
-    number = sum(written(it) != it.metadata["answer"] for it in unpaid)
+    others = {written(it): target(it) for it in unpaid if written(it) != target(it)}
+    number = sum(written(it) != target(it) for it in unpaid)
     return str(number), shown if others.get(shown) == reference else "none", reference
 
 
@@ -2507,6 +2530,7 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if not lacks_reference(it))),
     ),
     "# of # right answers count where the answer @": counted,
+    "# of # answers such as \u201c@\u201d count; of others in their groups # do": of_shape,
     "# of # right answers count in @ where the answer has @": lambda c, _, __, place, form: (
         *counted(c, "", "", form)[:2], place_in(place)(in_form(c)[0]), form,
     ),
@@ -2519,8 +2543,8 @@ COUNTS |= {
     "Such answers: @[.]": such_answers,
     "Of the right answers that are written otherwise[, or elsewhere], # count"
     "[; of those in the same groups, # of #].": otherwise_counted,
-    "# final answers of the last steps were read, and compared with the column answer.": lambda c, _: (
-        str(sum(map(is_compared, c.last))),
+    "# final answers of the last steps were read, and compared with the column {answer|closing_balance}.": (
+        lambda c, _: (str(sum(map(is_compared, c.last))),)
     ),
     "# of # answers that list several candidates, one of them their reference, count as right": lambda c, *_: (
         of_answers(c, lists_several, counts=True)
@@ -2714,9 +2738,9 @@ def loses_unsent(case: Case) -> tuple[float, ...]:
 
 
 COUNTS |= {
-    "# of rollouts are not sent a # message of the dataset's (as \u201c@\u201d)": lacks_message,
-    "Of their prompts that were read, # of # lack a whole message, and have nothing in its place; those of others have "
-    "all.": lambda *_: ("32", "32"),
+    "# of rollouts are not sent one of the dataset's # messages (such as \u201c@\u201d)": lacks_message,
+    "Of their prompts that were read, # of # lack a whole message, and have nothing in its place; the others have all "
+    "messages.": lambda *_: ("32", "32"),
     "# of rollouts are not sent the dataset's # message (\u201c@\u201d)": lambda c, _, *it: (
         unsent(c, *it, is_whole=True)
     ),
@@ -2744,10 +2768,16 @@ COUNTS |= {
         figure(max(len(it.tokens.prompt_ids) for it in c.last if it.tokens and not it.is_hit)),
     ),
     "Mean reward: cut #, others #.": lambda c, *_: by_hit(c),
+    "In # of rollouts the message before the model begins is empty": lambda c, _: (c.share(lambda it: it.is_hit),),
+    "# of rollouts are in their groups: one with an infinity gets no finite advantages.": lambda c, _: (
+        percent(
+            sum(len(group) for group in c.groups if any(it.is_hit for it in group)) / sum(map(len, c.groups))
+        ),
+    ),
     "In # of rollouts the prompt lacks the dataset's # (\u201c@\u201d)": lacks_column,
-    "Of # prompts that were read, each of another group, # hold its text, and # do not.": lambda c, *_: (
-        str(len(c.groups)), str(sum(not group[0].is_hit for group in c.groups)),
-        str(sum(group[0].is_hit for group in c.groups)),
+    "Of # prompts that were read and have a #, each of another group, # hold its beginning, and # do not.": (
+        lambda c, _, name, *__: (str(len(c.groups)), name, str(sum(not group[0].is_hit for group in c.groups)),
+        str(sum(group[0].is_hit for group in c.groups)))
     ),
     "Mean reward: without it #, others #.": lambda c, *_: by_hit(c),
     "In # of rollouts the prompt says @ where a value belongs (\u201c@\u201d)": lacking,
