@@ -15,6 +15,7 @@ from sqlmodel import col
 from tokenizers import Tokenizer
 
 from logs_ui.recorder.audit.token_faults import decode
+from logs_ui.recorder.diagnosis.answers import dataset_columns
 from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Rows
 from logs_ui.recorder.labels import attribute_text
@@ -212,16 +213,11 @@ def texts_of(db: Database, run_id: int, ids: Sequence[int]) -> dict[int, Texts]:
             rollout.sampling,
             rollout.row.metrics or {},
             [message for message in rollout.metadata.get("dataset_prompt") or () if isinstance(message, dict)],
-            _texts_in(rollout.metadata.get("dataset")),
+            dataset_columns(rollout.metadata),
         )
         for rollout in rollouts
         if rollout.messages or rollout.actions
     }
-
-
-def _texts_in(dataset: object) -> dict[str, str]:
-    columns = dataset.items() if isinstance(dataset, dict) else ()
-    return {name: value for name, value in columns if isinstance(value, str)}
 
 
 def evaluated_texts_of(db: Database, run_id: int, eval_name: str) -> dict[int, Texts]:

@@ -18,8 +18,12 @@ _LONGEST = 2_000  # characters of an answer
 _BOXED = r"\boxed{"
 _MARKS = {_BOXED: "}", "<answer>": "</answer>", "####": "\n"}
 """What stands before and after an answer."""
-_TAGGED = re.compile(r"<(?P<tag>[A-Za-z]\w{0,30})>\s*(?P<text>[^<>]*\w[^<>]*?)\s*</(?P=tag)>[\s.*]*\Z")
-_NO_ANSWERS = {"think", "thinking", "thought", "reasoning", "scratchpad", "tool_call", "function", "action", "code"}
+_TAGGED = re.compile(r"<(?P<tag>[A-Za-z]\w{0,30})>(?P<text>[^<>]*)</(?P=tag)>[\s.*]*\Z")
+_NO_ANSWERS = re.compile(
+    r"think|thought|reason|scratch|tool|function|action|code|confiden|analy|search|reflect|plan|verif|check|note|score",
+    re.IGNORECASE,
+)
+"""Matches tags that hold something else."""
 _ENDED = re.compile(r"</answer>|\\boxed\{|^#### *-?\$?\d", re.MULTILINE)
 SPEAKER = re.compile(r"\n(?:Human|User) *:|<\|(?:im_start|start_header_id)\|>|<start_of_turn>|<tool_response>")
 """What ends an answer; what begins another one's turn."""
@@ -66,11 +70,16 @@ def reference_of(metadata: Mapping[str, Any], column: str | None = None) -> Told
             files, they are among the others.
         column: column that has it; None takes the one that is named most like a reference.
     """
-    dataset = metadata.get("dataset")
-    columns = dict(_values(dataset if isinstance(dataset, dict) else metadata))
+    columns = dataset_columns(metadata)
     ranks = {name: rank for name in columns if (rank := rank_of(name)) is not None}
     name = column or min(ranks, key=ranks.__getitem__, default="")
     return Told(columns[name], name) if name in columns else None
+
+
+def dataset_columns(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Return the dataset's columns of a rollout, as texts: see `reference_of`."""
+    dataset = metadata.get("dataset")
+    return dict(_values(dataset if isinstance(dataset, dict) else metadata))
 
 
 def _values(source: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, str]]:
@@ -94,8 +103,9 @@ def final_answer(messages: Sequence[Mapping[str, Any]], turns: int | None = None
     if marks := list(_find_marks(text)):
         _, answer, place = max(marks)
         return Told(answer, place)
-    if (tagged := _TAGGED.search(text[-_LONGEST:])) and tagged["tag"].casefold() not in _NO_ANSWERS:
-        return Told(tagged["text"], f"in <{tagged['tag']}>")
+    tagged = _TAGGED.search(text[-_LONGEST:])
+    if tagged and not _NO_ANSWERS.match(tagged["tag"]) and (answer := tagged["text"].strip()):
+        return Told(answer, f"in <{tagged['tag']}>")
     if turns != 0 and (called := _find_called(messages)) is not None:
         return called
     lines = text.rstrip().splitlines() or [""]

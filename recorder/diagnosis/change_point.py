@@ -108,7 +108,7 @@ def fit_ramp(trend: Trend, jump_point: Change) -> Ramp | None:
     # A line fitted to a bent rise begins before it does: a step with the value of nearly all before has not risen yet,
     # where these differ by less than the line rises from one step to the next.
     a_step = max(float(lines.slope[best] * np.diff(steps).min()), SAME)
-    is_low = values <= np.quantile(values[: places[0]], _NEARLY_ALL, method="higher") + a_step / 2
+    is_low = values <= np.quantile(values[: places[0]], _NEARLY_ALL, method="higher") + a_step / 4
     is_low &= np.ptp(values[: places[0]][is_low[: places[0]]]) <= a_step
     begin, first, last = (int(steps[place + np.argmin(is_low[place:])]) for place in places.tolist())
     return Ramp(begin, first, last, top * size)

@@ -71,13 +71,11 @@ def describe_begun(run: Run, before: Bools, since: Bools) -> list[str]:
     )
     if min(len(earlier), len(later)) < _FEW:
         return []
-    order, shares = (
-        (_OF_PROMPT, OF_OBSERVATION, OF_ANSWER),
-        [
-            {habit: times / len(side) for habit, times in Counter(chain.from_iterable(side)).items()}
-            for side in (later, earlier)
-        ],
-    )
+    order = _OF_PROMPT, OF_OBSERVATION, OF_ANSWER
+    shares = [
+        {habit: times / len(side) for habit, times in Counter(chain.from_iterable(side)).items()}
+        for side in (later, earlier)
+    ]
     for many, few in (shares, shares[::-1]):
         changed = [habit for habit in many if many[habit] >= _MOST and few.get(habit, 0.0) <= _HARDLY]
         most = max(changed, key=lambda habit: ([habit.endswith(end) for end in order], many[habit]), default=None)
@@ -97,7 +95,8 @@ def _list_calls(texts: Texts) -> list[str]:
 
 def _list_kinds(texts: Texts) -> list[str]:
     """Return the kinds of its actions: calls by their tools, others by their first words."""
-    first = (re.search(r"\w{1,40}", action) for action in _list_actions(texts) if isinstance(action, str))
+    acts = [action for action in _list_actions(texts) if tool_of(action) is None]
+    first = (re.search(r"\w{1,40}", observed_text(action) or "") for action in acts)
     words = [f"begin an action with \u201c{word[0]}\u201d" for word in first if word]
     return [*(f"call {tool}" for tool in _list_calls(texts)), *words]
 

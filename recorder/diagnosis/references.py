@@ -21,7 +21,8 @@ KINDS = {
     "has decimals": r"[-+]?\d*\.\d+",
     "is a fraction": r"[-+]?(?:\d+\s*/\s*\d+|\\d?frac\{\d+\}\{\d+\})",
     "is a time with AM or PM": r"\d{1,2}:\d{2}(?::\d{2})?\s*[AaPp]\.?[Mm]\.?",
-    "is a date in words": rf"(?:\d{{1,2}}\D{{1,8}})?(?:{_MONTHS})[A-Za-z]*\W{{1,2}}(?:\d{{1,2}}\D{{1,4}})?\d{{4}}",
+    "is a date in words": rf"(?i:(?:\d{{1,2}}(?:st|nd|rd|th)?\.?\s(?:of\s)?)?(?:{_MONTHS})[a-z]*\W{{1,2}}"
+    r"(?:\d{1,2}(?:st|nd|rd|th)?,?\s)?\d{4})",
     "is a date in digits": r"\d{4}-\d{1,2}-\d{1,2}",
     "has a unit": rf"(?:[$\u20ac\u00a3]\s*{_NUMBER}|{_NUMBER}\s*(?:{_UNIT}))",
     "is a list": r"[\[({].*[,;].*[\])}]|[^,;]+(?:[,;][^,;]+)+",
@@ -29,6 +30,8 @@ KINDS = {
     "is a text": r".*",
 }
 """The kinds of references, the first that fits whole: a verb, and what it fits."""
+_WORDS = {"is a list", "is an expression", "is a text", "is a date in words", "is a date in digits"}
+"""Kinds of which a number is not all."""
 _KINDS = [(name, re.compile(pattern, re.DOTALL)) for name, pattern in KINDS.items()]
 _VALUES = re.compile(r"(?<![\w.,])-?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?(?:\s*/\s*\d+)?|(?<![\w.])-?\.\d+")
 _UPRIGHT = re.compile(r"\\(?:text|textrm|mathrm|mathbf|mathit|operatorname|rm)\s*\{([^{}]*)\}")
@@ -36,7 +39,7 @@ _SPACES = re.compile(r"\\[ ,;:!]|\\q?quad\b|~|\\(?=[%$])")
 _TIME = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
 _NOT_OF_DATE = {"st", "nd", "rd", "th", "of"}
 _MARK = re.compile(r"(?<!\d):|:(?!\d)|=|\bis\b")
-_MINUS = str.maketrans("\u2212", "-")  # the sign that Unicode has for it
+_MINUS = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d", "-"))  # signs that stand for it
 _FRACTION = re.compile(r"\\d?frac\{(-?\d+)\}\{(\d+)\}")
 
 
@@ -57,7 +60,7 @@ def holds(answer: str, reference: str) -> bool:
     (True, True, False)
     """
     end, numbers = answer[-_END:], _values(reference)
-    if len(numbers) == 1 and kind_of(reference) not in {"is a list", "is an expression", "is a text"}:
+    if len(numbers) == 1 and kind_of(reference) not in _WORDS:
         return numbers[0] in _values(end)
     return _squeeze(reference) in _squeeze(end)
 
@@ -79,7 +82,7 @@ def plain(answer: str, *, is_line: bool = False) -> str:
     if date := _read_date(text):
         return date
     values = _values(text)
-    is_number = len(values) == 1 and kind_of(text) not in {"is a list", "is an expression", "is a text"}
+    is_number = len(values) == 1 and kind_of(text) not in _WORDS
     return str(values[0]) if is_number else _squeeze(text)
 
 
@@ -96,7 +99,7 @@ def bare(answer: str, *, is_line: bool = False) -> str:
 def _read_date(text: str) -> str | None:
     """Return a date in one form; None for another text, and for numbers whose order may differ."""
     kind = kind_of(text)
-    words = [word for word in re.findall(r"\d+|[^\W\d_]+", text) if word.casefold() not in _NOT_OF_DATE]
+    words = [word for word in re.findall(r"[0-9]+|[^\W\d_]+", text) if word.casefold() not in _NOT_OF_DATE]
     if kind not in {"is a date in digits", "is a date in words"} or len(words) != 3:
         return None
     if kind == "is a date in digits":
@@ -104,7 +107,7 @@ def _read_date(text: str) -> str | None:
         return f"{year}y{month}m{day}"
     (name,) = (word for word in words if not word.isdigit())
     day, year = (int(word) for word in words if word.isdigit())
-    return f"{year}y{_MONTHS.index(name[:3]) // 4 + 1}m{day}"
+    return f"{year}y{_MONTHS.index(name[:3].capitalize()) // 4 + 1}m{day}"
 
 
 def _values(text: str) -> list[Fraction]:

@@ -16,6 +16,7 @@ import orjson
 from logs_ui.recorder.analysis.diagnose import Diagnosed
 from logs_ui.recorder.analysis.diagnosis_columns import columns_of
 from logs_ui.recorder.diagnosis import Rows, Settings, diagnose_rows
+from logs_ui.recorder.diagnosis.answers import dataset_columns
 from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.labels import attribute_text, attributes_in, metrics_in
 from logs_ui.recorder.rows.sent_prompt import compare_messages
@@ -88,9 +89,7 @@ def _texts(run: Run, ids: Sequence[int]) -> dict[int, Texts]:
             _actions(rollout),
             metrics=metrics_in(rollout.metadata) or {},
             dataset_prompt=rollout.prompt if rollout.sent else (),
-            dataset={
-                name: value for name, value in rollout.metadata.get("dataset", {}).items() if isinstance(value, str)
-            },
+            dataset=dataset_columns(rollout.metadata),
         )
         for it, rollout in chosen.items()
     }

@@ -13,7 +13,7 @@ from logs_ui.recorder.diagnosis.checks.reward_functions import list_units, make_
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, Rise, given_by, rise
 from logs_ui.recorder.diagnosis.measures import best, extent, weigh_by_range
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
-from logs_ui.recorder.diagnosis.success import is_form, is_outcome, is_penalty
+from logs_ui.recorder.diagnosis.success import is_form, is_outcome, is_penalty, levels
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.vocabulary import Lack
 
@@ -79,7 +79,7 @@ def _find_falls(run: Run, payer: str) -> dict[str, Rise]:
     `payer`, which gains most: an outcome, or worth more, unless that is said of the payer.
     """
     falls = {name: rise(run, given_by(name)) for name in weightless(run.all)}
-    for name in () if _is_outcome(run, payer) else run.rows.parts:
+    for name in () if is_outcome(payer) else run.rows.parts:
         is_worth_more = not is_form(name) and not is_penalty(name) and best(run.all, name) > best(run.all, payer)
         if (_is_outcome(run, name) or is_worth_more) and name not in falls:
             falls[name] = rise(run, given_by(name), chance=SURER)
@@ -87,13 +87,16 @@ def _find_falls(run: Run, payer: str) -> dict[str, Rise]:
 
 
 def _is_outcome(run: Run, name: str) -> bool:
-    """Return True for a function that is named like an outcome, or is 1 where a rollout is solved, and 0 elsewhere."""
+    """Return True for a function that is named like an outcome, or has one of two values where a rollout is
+    solved, and the lower one elsewhere.
+    """
     success, values = run.scale.success, run.all.values.get(name)
     if is_outcome(name) or values is None or not success.is_defined:
         return is_outcome(name)
-    solved = success.outcomes(run.all)
+    solved, kinds = success.outcomes(run.all), levels(values)
     is_known = np.isfinite(solved) & np.isfinite(values)
-    return bool(is_known.any() and np.mean(values[is_known] == solved[is_known]) >= _SAME and solved[is_known].any())
+    is_alike = (values[is_known] > kinds.mean()) == solved[is_known]
+    return len(kinds) == 2 and bool(is_known.any() and is_alike.mean() >= _SAME and solved[is_known].any())
 
 
 def _find_fallen(run: Run, falls: Mapping[str, Rise], gains: Mapping[str, Rise]) -> dict[str, float]:
@@ -210,9 +213,9 @@ HACKING = check(
     f"The mean reward rises from the first steps to the last, while a function falls by more than {_FALL:.0%} of its "
     "range: (1) a function of little influence (it has the weight 0, or it is never negative and can make at most "
     f"{_SMALL:.0%} of the difference in reward); or (2) an outcome (a function that is named so, as correct or solved, "
-    f"or is 1 where a rollout is solved and 0 elsewhere, in {_SAME:.0%} of them), or a function that can add more than "
-    "the one that adds most to the rise, and is not named like a form or a penalty; both only if the one that adds "
-    "most is no outcome. In (2) the reward need not rise, if other functions add "
+    f"or has the upper of two values just where a rollout is solved, in {_SAME:.0%} of them), or a function "
+    "that can add more than the one that adds most to the rise, and is not named like a form or a penalty; both only "
+    "if the one that adds most is no outcome. In (2) the reward need not rise, if other functions add "
     f"{_PAID:.0%} or more of what the falling one takes away. Chance of each: below {CHANCE:.0%}, of the fall in (2), "
     f"and of what is added in its place, below {SURER:.1%}. The reward is that of the rollouts to which the function "
     "gives a number, and each set of functions that score the same groups is judged for itself. If nothing shows, the "

@@ -8,7 +8,7 @@ apart by what it does: an environment that fails answers otherwise to the kinds 
 import re
 from collections import Counter
 from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import chain, dropwhile, takewhile
+from itertools import chain, dropwhile, islice, takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -54,9 +54,10 @@ _SPEAKER = re.compile(
     r"[^\w\n]{0,8}(?P<text>\w[^\n]*)"
 )
 """Matches a line that begins with some words and a colon, as of a dialogue, and the text after them."""
-_OPENED = re.compile(r"\n(?P<speaker>[\[(<=]{1,3} ?[^\W\d_]{2,16})(?P<text>[^\n]*\w[^\n]*)")
+_OPENED = re.compile(r"\n(?P<speaker>[\[(=]{1,3} ?[^\W\d_]{2,16})(?P<text>[^\n]*\w[^\n]*)")
 """Matches a line that begins with a bracket and a word, as `[page 3 of 9]`, and the text after them."""
 _LABELS = (_LABELLED, _SPEAKER, _OPENED)
+_MOST_LINES = 100  # of an answer that are looked at [ours]
 _MOST_SAY = 0.5  # of the rollouts hear such a label before what they hear [ours]
 _RESET = {"name": "reset", "arguments": {}}  # in place of the action that the first observation follows
 
@@ -424,7 +425,13 @@ def _check_invented(run: Run) -> Outcome:
         for speaker in {_read_speaker(text_of(message)) for message in _list_observed(texts)} - {""}
     )
     usual = {begin for begin in times if times[begin] > max(_COMMON * len(first), 1)}
-    usual |= {speaker for speaker in speakers if speakers[speaker] >= _MOST_SAY * len(first)}
+    own = {
+        _read_speaker(split_reasoning(text_of(message))[1].strip())
+        for texts in first.values()
+        for message in texts.messages
+        if message.get("role") == "assistant"
+    }
+    usual |= {speaker for speaker in speakers.keys() - own if speakers[speaker] >= _MOST_SAY * len(first)}
     few = len(_find_invented(first, usual))
     quiet = Below(f"{few} of {len(first)} rollouts that were read hold an observation that the model wrote.")
     if few < _FEW:
@@ -455,7 +462,7 @@ def _check_invented(run: Run) -> Outcome:
 
 
 def _find_invented(read: Mapping[int, Texts], usual: Container[str]) -> dict[int, str]:
-    """Return of each rollout the last line of the model's that is labelled as another's, after other text, and begins
+    """Return of each rollout the first line of the model's that is labelled as another's, after other text, and begins
     as usual, but was not told before.
     """
     lines = dict[int, str]()
@@ -466,9 +473,10 @@ def _find_invented(read: Mapping[int, Texts], usual: Container[str]) -> dict[int
                 heard += text_of(message)
                 continue
             answer = split_reasoning(text_of(message))[1].strip()
-            for line in chain.from_iterable(pattern.finditer(answer) for pattern in _LABELS):
+            for line in islice(chain.from_iterable(pattern.finditer(answer) for pattern in _LABELS), _MOST_LINES):
                 begins_alike = line.re is _LABELLED and _first_words(line["text"]) in usual
-                if (begins_alike or _read_speaker(line[0][1:]) in usual) and line["text"].strip() not in heard:
+                is_usual = begins_alike or f"{line['speaker']}:".casefold() in usual
+                if is_usual and row not in lines and line["text"].strip() not in heard:
                     lines[row] = line[0]
     return lines
 

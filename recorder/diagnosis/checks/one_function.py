@@ -56,7 +56,8 @@ def _check_constant(run: Run) -> Outcome:
     finders = (_find_constant, _find_of_prompt, _find_in_places)
     outcomes = [next(filter(None, (find(run, name) for find in finders)), None) for name in run.rows.values]
     told = [name for name, of in zip(run.rows.values, outcomes, strict=True) if isinstance(of, Card)]
-    outcomes += [_find_beside_failed(run, name) for name in run.rows.values if name not in told]
+    whole = replace(run, rows=compared(run.rows), all=compared(run.all))
+    outcomes += [_find_beside_failed(run, whole, name) for name in run.rows.values if name not in told]
     cards = [card for card in outcomes if isinstance(card, Card)]
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
@@ -64,11 +65,14 @@ def _check_constant(run: Run) -> Outcome:
     return Below(f"There, at no cost: {listed(there)}." if there else "Each function differs within groups.")
 
 
-def _find_beside_failed(run: Run, name: str) -> Card | None:
-    """Return the card on a function that only truncated rollouts and those with an error make differ."""
-    rows, every = compared(run.rows), compared(run.all)
-    unit = replace(run, rows=rows, all=every)
-    card = _find_constant(unit, name) or _find_of_prompt(unit, name) if len(rows) >= _MOST_END * len(run.rows) else None
+def _find_beside_failed(run: Run, whole: Run, name: str) -> Card | None:
+    """Return the card on a function that only truncated rollouts and those with an error make differ, which `whole`
+    lacks. None for a penalty: it may be for these alone.
+    """
+    rows, is_penalty_of_these = whole.rows, np.nanmax(run.all.parts[name], initial=0.0) <= SAME
+    if len(rows) < _MOST_END * len(run.rows) or is_penalty_of_these:
+        return None
+    card = _find_constant(whole, name) or _find_of_prompt(whole, name)
     if not isinstance(card, Card):
         return None
     own = np.isin(run.rows.id, rows.id if card.own is None else rows.id[card.own])
@@ -251,7 +255,7 @@ def _check_new(run: Run) -> Outcome:
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
     shares = [
-        f"{name} {exact_percent(float(_has_part(run.rows, name, _find_part(run, name)).mean()))}" for name in graded
+        f"{name} {exact_percent(float(_has_part(run.rows, name, _find_part(run, name)[0]).mean()))}" for name in graded
     ]
     return Below(f"Share of one value: {', '.join(shares[:3])} (threshold {_SHARE:.0%}, if it is new).")
 
@@ -316,19 +320,21 @@ def _step_of_other_scale(run: Run, values: Floats, of: Bools) -> int | None:
     return first if is_larger or np.median(since) < _SMALLER * before.min() else None
 
 
-def _find_part(run: Run, name: str) -> float:
+def _find_part(run: Run, name: str) -> tuple[float, bool]:
     """Return what a function's failures may be paid in the last steps, weighted: one value below the highest, which is
-    earned, that is far more frequent than any other, or grew far more since the first steps; else the lowest.
+    earned, that is far more frequent than any other, or grew far more since the first steps; else the lowest. Also
+    return True if it may grow bit by bit: not so what is no more frequent than others, as learning shifts values.
     """
     first = run.windows[0] if run.windows else run.rows
     before, last = (np.round(side[np.isfinite(side)] / SAME) for side in (first.parts[name], run.rows.parts[name]))
     kinds, counts = np.unique(last, return_counts=True)
-    earlier = np.array([(before == kind).mean() for kind in kinds]) if len(before) else np.zeros(len(kinds))
-    for shares in (counts / counts.sum(), counts / counts.sum() - earlier):
+    place = np.searchsorted(kinds, before).clip(max=len(kinds) - 1)
+    earlier = np.bincount(place[kinds[place] == before], minlength=len(kinds)) / max(len(before), 1)
+    for shares, may_creep in ((counts / counts.sum(), True), (counts / counts.sum() - earlier, False)):
         *_, second, most = np.argsort(shares[:-1])
         if shares[most] >= _STANDS_OUT * max(shares[second], 0.0):
-            return float(kinds[most] * SAME)
-    return float(kinds[0] * SAME)
+            return float(kinds[most] * SAME), may_creep
+    return float(kinds[0] * SAME), False
 
 
 def _has_part(rows: Rows, name: str, part: float) -> Bools:
@@ -337,13 +343,13 @@ def _has_part(rows: Rows, name: str, part: float) -> Bools:
 
 def _judge(run: Run, name: str) -> Card | None:
     rows, limit = run.all, run.threshold("new_value", _SHARE)
-    paid, parts = _find_part(run, name), rows.parts[name]
+    (paid, may_creep), parts = _find_part(run, name), rows.parts[name]
     affected, has = (_has_part(some, name, paid) for some in (run.rows, rows))
     share, lowest = float(affected.mean()), float(np.nanmin(parts))
     fields = above(rows.by_step(np.where(np.isfinite(parts), has, np.nan)), limit)
     late = rows.step >= (fields["since_step"] or 0)
     # A policy may learn to fail bit by bit, but not to get one value amid many others.
-    grew = fields.get("half_step") is not None and paid <= lowest + SAME
+    grew = fields.get("half_step") is not None and (paid <= lowest + SAME or not may_creep)
     if share <= limit or grew or late.all() or has[~late].mean() > _BEFORE * share:
         return None
     rest = shift(np.where(has, np.nan, parts), late, rows.group)

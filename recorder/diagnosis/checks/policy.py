@@ -10,6 +10,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.contrast import SURER
 from logs_ui.recorder.diagnosis.largest_differences import compare_over_time
+from logs_ui.recorder.diagnosis.mean_difference import compare
 from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, means
@@ -26,7 +27,7 @@ _ENTROPY = 0.5  # share of the trainer's entropy [ours]
 _LEAST_ENTROPY = 0.1  # nats
 _ERRORS = 3.0  # standard errors
 _KL, _GROWS, _GROUPS = 0.2, 10.0, 30  # nats per token; times; on either side [ours]
-_READ = 1024  # rollouts whose metrics are read, of all steps
+_READ, _APART = 512, 2  # rollouts whose metrics are read, of the last steps and of others; times as large [ours]
 _FIRST = 3  # points of which the median is the start of a mismatch [ours]
 _ADVICE = (
     "Sample with the weights, dtype and temperature that are trained, and return the ids and log-probs that were "
@@ -131,9 +132,10 @@ def _find_machine(run: Run, limit: float) -> tuple[str, dict[str, Any]] | None:
     if the others are not, and the fields of a card on these; None if there are none, or nothing tells.
     """
     rows, name = run.all, _DIFFERENCE.split("/")[1]
-    measured = {row: texts.metrics.get(name) for row, texts in run.sample(np.ones(len(rows), bool), _READ).items()}
-    differences = np.array([measured.get(row) for row in rows.id.tolist()], float)
     is_last = rows.step >= run.rows.steps[0]
+    read = {**run.sample(is_last, _READ), **run.sample(~is_last, _READ)}
+    measured = {row: texts.metrics.get(name) for row, texts in read.items()}
+    differences = np.array([measured.get(row) for row in rows.id.tolist()], float)
     machines = [column for column in columns_of(rows, run.labels_of_all) if MACHINE.search(column[2])]
     kinds = (differences, limit, "{}"), (lag(rows), float(_LAG), "weights {} versions old")
     for values, most, words in kinds:
@@ -143,6 +145,10 @@ def _find_machine(run: Run, limit: float) -> tuple[str, dict[str, Any]] | None:
             if not worse or not (of_places <= most).any():
                 continue
             names, there = [places.tasks[place] for place in worse], np.isin(places.task, worse)
+            more = compare(np.where(is_last, values, np.nan), there, rows.group)
+            is_sure = more is not None and (more.chance or 0.0) * len(places.tasks) <= SURER
+            if more is None or not is_sure or more.chosen < _APART * more.others:
+                continue
             apart, beside = (figure(float(np.nanmean(values[is_last & side]))) for side in (there, ~there))
             return f"{words.format(apart)} in {column} {list_places(names)} ({beside} elsewhere)", {
                 "where": links.tasks(names, column),

@@ -118,13 +118,21 @@ def _check_unfilled(run: Run) -> Outcome:
         has_others = len(filled) >= LEAST_UNITS
         if chosen.mean() > limit and (value or has_others) and _is_worse(part, chosen, value, has_others=has_others):
             cards.append(_unfilled_card(part, chosen, label, value, (len(prompts), len(groups_of), len(filled))))
-    cards += _list_lacking_columns(part, {group_of[row]: texts for row, texts in read.items()}, limit)
+    # A part has other numbers of groups.
+    of_part = dict(zip(part.rows.id.tolist(), part.rows.group.tolist(), strict=True))
+    cards += _list_lacking_columns(part, {of_part[row]: texts for row, texts in read.items()}, limit)
     best = max(cards, key=lambda card: card.cost or 0.0, default=None)
     if best is None:
         return Below(f"Of {len(prompts):,} prompts that were read, none lacks a value at a cost.")
     affected = np.isin(run.rows.id, part.rows.id[best.own])
     whole = affected if len(groups) <= _READ else _extend_to_places(run, affected, is_read)
     return replace(best, where=links.ids(run.rows.id[affected if whole is None else whole]), own=whole)
+
+
+def _holds(prompt: str, text: str) -> bool:
+    """Return True if a prompt has a text, or most of its words: it may be written otherwise there."""
+    words = set(text.split())
+    return text in prompt or len(words & set(prompt.split())) >= _HALF * len(words)
 
 
 def _list_blank(texts: Texts) -> list[tuple[str, str | None]]:
@@ -139,13 +147,13 @@ def _list_lacking_columns(run: Run, read: Mapping[int, Texts], limit: float) -> 
     """
     written = {group: prompt_of(texts.messages) for group, texts in read.items()}
     # Of a long one only both ends are read.
-    prompts = {group: " ".join(text.split()) for group, text in written.items() if len(text) < _WHOLE}
+    prompts = {group: " ".join(text.split()) for group, text in written.items() if 0 < len(text) < _WHOLE}
     names = dict.fromkeys(name for texts in read.values() for name in texts.dataset if rank_of(name) is None)
     cards = list[Card]()
     for name in names:
         begins = {group: " ".join(texts.dataset.get(name, "").split())[:_BEGIN] for group, texts in read.items()}
         long = [group for group, begin in begins.items() if len(begin) >= _TEXT and group in prompts]
-        lacking = [group for group in long if begins[group] not in prompts[group]]
+        lacking = [group for group in long if not _holds(prompts[group], begins[group])]
         chosen, others = np.isin(run.rows.group, lacking), len(long) - len(lacking)
         if not lacking or others < max(LEAST_UNITS, len(lacking)) or chosen.mean() <= limit:
             continue

@@ -64,6 +64,8 @@ def find_told_otherwise(run: Run) -> Card | None:
         now, before = is_known & is_last, is_known & ~late
         if begun["since_step"] is None or min(now.sum(), before.sum()) < _FEW or differs[now].mean() < _OTHER:
             continue
+        if not 1 - _SAME <= expected[before].mean() <= _SAME:
+            continue  # equal to what is nearly always the same tells nothing
         if differs[before].mean() > min(1 - _SAME, differs[now].mean() / _MORE):
             continue
         odd, usual = now & differs, percent(float(differs[before].mean()))

@@ -101,9 +101,11 @@ def _find_unsent_message(lacking: Sequence[Texts]) -> tuple[str, str]:
     """
     gone = list[Mapping[str, Any]]()
     for texts in lacking:
-        asked, sent = _write(texts.dataset_prompt), _write(texts.messages)
-        unsent = [message for message in texts.dataset_prompt if prompt_of([message]) not in sent]
-        if unsent and set(sent.splitlines()) <= set(asked.splitlines()):
+        asked, sent = (_list_shared([_write(messages)]) for messages in (texts.dataset_prompt, texts.messages))
+        unsent = [
+            message for message in texts.dataset_prompt if not set(_list_shared([prompt_of([message])])) & set(sent)
+        ]
+        if unsent and set(sent) <= set(asked):
             gone.append(unsent[0])
     if len(gone) < _MOST * len(lacking):
         return "", ""

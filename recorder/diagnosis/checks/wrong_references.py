@@ -166,7 +166,7 @@ def _find_in_places(run: Run, answers: Answers, places: list[tuple[str, Bools]],
             continue
         wrong = [number for number in mine if answer[number] != reference[number]]
         affected = np.isin(group, wrong)
-        if _were_solved(run, answers.rows.task[affected]):
+        if _were_solved(run, answers, affected):
             continue
         pairs = dict.fromkeys(_quote(answers, group == number, answer[number]) for number in wrong)
         return Card(
@@ -206,7 +206,7 @@ def _find_often_wrong(run: Run, answers: Answers, places: list[tuple[str, Bools]
         if wrong < max(ENOUGH, _MANY * tasks, best[0] + 1) or elsewhere < ENOUGH or others > _RARE * elsewhere:
             continue
         is_scattered = agrees[inside].mean() < OTHERS * agrees[~inside].mean() or DIFFICULTY.search(name)
-        is_varied &= not _were_solved(run, rows.task[(is_wrong & inside)[task]])
+        is_varied &= not _were_solved(run, answers, (is_wrong & inside)[task])
         if is_varied and not is_scattered and tail(wrong, tasks, (others + 0.5) / (elsewhere + 1)) * count <= CHANCE:
             best = wrong, name, (tasks, others, elsewhere), is_wrong & inside
     wrong, name, (tasks, others, elsewhere), chosen = best
@@ -227,9 +227,15 @@ def _find_often_wrong(run: Run, answers: Answers, places: list[tuple[str, Bools]
     )
 
 
-def _were_solved(run: Run, tasks: Ints) -> bool:
-    """Return True if the first half of attempts solved these tasks: then it is the answers that changed."""
-    attempts = np.flatnonzero(np.isin(run.all.task, tasks[tasks >= 0]))
+def _were_solved(run: Run, answers: Answers, of: Bools) -> bool:
+    """Return True if the first half of attempts at the tasks of these answers, with the references that they have now,
+    solved them: then it is the answers that changed.
+    """
+    tasks_of = answers.rows.task.tolist()
+    now = {(tasks_of[row], answers.reference[row]) for row in np.flatnonzero(of).tolist()}
+    every = zip(run.all.task.tolist(), run.labels_of_all[answers.column], strict=True)
+    tasks = {task for task, _ in now} - {-1}
+    attempts = np.flatnonzero([task in tasks and (task, plain(text or "")) in now for task, text in every])
     first = run.all.where(np.isin(np.arange(len(run.all)), attempts[: len(attempts) // 2]))
     return len(first) > 0 and bool(run.scale.success.solved(first).mean() >= _SOLVED)
 

@@ -1347,7 +1347,7 @@ def has_habit(it: Rollout, habit: str) -> bool:
         return tool in next(of for of, begin in zip(chosen, kind, strict=True) if habit.startswith(begin))
     phrase, _, where = habit.removeprefix("have \u201c").partition("\u201d in ")
     if where == "the prompt":
-        return phrase in re.sub(r"\W+", " ", " ".join(str(message["content"]) for message in it.prompt))
+        return phrase in re.sub(r"\W+", " ", " ".join(str(message["content"]) for message in it.sent or it.prompt))
     if where == "an observation":
         heard_last = [leaves(turn.observation)[:200] for turn in it.turns if turn.is_move][-8:]
         return any(f" {phrase} " in f" {re.sub(chr(92) + 'W+', ' ', text)} " for text in heard_last)
