@@ -23,6 +23,7 @@ _FINE_QUALITY = 0.5  # of the range of rewards: then they do well [ours]
 _HALF, _FEW_SOLVED = 0.5, 0.05  # of the rollouts are chosen; are solved [ours]
 _RISE = 0.25  # of that range, from the first third of the steps to the last: then they improve [ours]
 _PARTS, _OF_BOTH = 3, 0.25  # of the steps, at least; of the rollouts of each part [ours]
+_TASKS = 10  # that come at several steps, and groups beyond those [ours]
 _FEW = 4  # rollouts: fewer have no meaningful mean
 
 
@@ -164,6 +165,32 @@ def compare_halves(run: Run, values: Floats, tasks: Ints) -> Difference | None:
     middles = np.zeros(int(tasks.max(initial=-1)) + 2, np.int64)  # the last one for rollouts without a task
     middles[codes] = rows.step[order[begins + counts // 2]]
     return compare(np.where(is_compared, values, np.nan), rows.step >= middles[tasks], rows.group, tasks)
+
+
+def fit_slope(run: Run, values: Floats) -> Difference | None:
+    """Fit a line over all steps to (N,) values within tasks: return its ends, and the chance of it, by groups.
+    None if too few tasks come at several steps. Tasks differ far more than a policy changes: within them a slow rise
+    shows that is not sure between the first steps and the last.
+    """
+    rows = run.all
+    of = np.flatnonzero(np.isfinite(values) & (rows.task >= 0))
+    sizes = np.maximum(np.bincount(rows.task[of]), 1) if len(of) else np.ones(1)
+    x, y = np.searchsorted(rows.steps, rows.step)[of].astype(float), values[of]
+    x, y = (column - (np.bincount(rows.task[of], column) / sizes)[rows.task[of]] for column in (x, y))
+    squares = float(x @ x)
+    tasks = len(np.unique(rows.task[of][np.abs(x) > SAME]))
+    if tasks < _TASKS:
+        return None
+    slope = float(x @ y) / squares
+    group = np.unique(rows.group[of], return_inverse=True)[1]
+    scores, leverage = np.bincount(group, x * (y - slope * x)), np.bincount(group, x * x) / squares
+    error = math.sqrt(float(np.sum(scores**2 / (1 - np.clip(leverage, 0, 0.9))))) / squares
+    moving = len(np.unique(group[np.abs(x) > SAME]))
+    if not error > 0 or moving - tasks < _TASKS:
+        return None
+    middle, half = float(values[of].mean()), slope * (len(rows.steps) - 1) / 2
+    t = slope / error
+    return Difference(middle + half, middle - half, (moving, moving), t, student_tail(t, moving - tasks))
 
 
 def given_by(function: str, weight: float = 1.0) -> Callable[[Rows], Floats]:

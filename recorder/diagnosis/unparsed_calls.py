@@ -22,7 +22,7 @@ _NAMED, _LENGTH = 3, 100  # kinds that are named; characters of the example
 _TAGGED = re.compile(r"<tool_call>(.*?)(?:</tool_call>|\Z)", re.DOTALL)
 _OTHER = re.compile(
     r"<function[=_(]|<\|python_tag\|>|\[TOOL_CALLS?\]|<tool_use>|^[^\S\n]*action\s*:|^```(?:json|tool)\b|<action>|<\uff5ctool"
-    r'|\{\s*"(?:name|tool|action|function)"\s*:',
+    r'|\{\s*"(?:name|tool|action|function)"\s*:|^[a-z_][\w.]{0,40}\([^\n]*\)\s*$',
     re.IGNORECASE | re.MULTILINE,
 )
 _BREAKS = str.maketrans("\n\r\t", "   ")  # which JSON forbids in strings

@@ -13,7 +13,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.change_point import change
-from logs_ui.recorder.diagnosis.contrast import compare_halves, compare_successive, gap
+from logs_ui.recorder.diagnosis.contrast import SURER, compare_halves, compare_successive, fit_slope, gap
 from logs_ui.recorder.diagnosis.largest_differences import Sides, name_changed_habit, time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import dead, mean
@@ -142,8 +142,12 @@ def _stays_in_place(run: Run, card: Card) -> bool:
 
 def of_all(run: Run, cards: Sequence[Card], whole: Verdict, environments: Sequence[tuple[str, Verdict]]) -> Verdict:
     """Return the verdict on a run of several evals: that on the first eval that gets worse, else that on the whole run,
-    whose `cards` have what else makes an eval sick. Findings that cost little hide no eval that gets worse.
+    whose `cards` have what else makes an eval sick. Findings that cost little hide no eval that gets worse, and what is
+    left in a run that improves may keep an eval from it.
     """
+    for name, of in environments if whole.id == "improving" and whole.card is not None else ():
+        if of.is_ill and of.card == whole.card and run.rows.in_eval(name).mean() >= _LEFT:
+            return Verdict(of.id, f"{name}: {of.said}", of.card)
     costs_little = whole.id == "fault" and all(is_slight(run, card) for card in cards)
     worse = (Verdict(of.id, f"{name}: {of.said}") for name, of in environments if of.id == "worse")
     return whole if whole.is_ill and not costs_little else next(worse, whole)
@@ -282,6 +286,13 @@ def _measure_halves(run: Run, measure: _Measure) -> _Measure | None:
     return within if within.is_sure(1, _FALL) else None
 
 
+def _measure_slope(run: Run, measure: _Measure) -> _Measure | None:
+    """Return how a measure changed along a line over all steps within tasks, if it surely rises; None if not."""
+    line = None if measure.is_sure(-1, _SURE) else fit_slope(run, measure.column)
+    within = replace(measure, change=line, steps="a line over all steps", alike="tasks")
+    return within if within.is_sure(1, SURER) else None
+
+
 def _falls_beside(run: Run, cards: Sequence[Card], chance: float) -> bool:
     """Return True if the outcome falls even without the rollouts of all findings. One that is about all rollouts, or
     began during the run, may always be the cause.
@@ -404,7 +415,8 @@ def _judge_rise(run: Run, outcome: _Measure) -> Verdict | None:
     """
     if outcome.is_sure(1, _SURE):
         return Verdict("improving", f"Healthy, improving: {outcome.course}")
-    if (within := _measure_in_mix(run, outcome) or _measure_halves(run, outcome)) is not None:
+    measures = (_measure_in_mix, _measure_halves, _measure_slope)
+    if within := next(filter(None, (measure(run, outcome) for measure in measures)), None):
         return Verdict("improving", f"Healthy, improving: {within.course}")
     deciding = run.scale.success.find_deciding(run.all)
     if deciding is None or outcome.is_sure(-1, _SURE):

@@ -88,6 +88,20 @@ def invents_customers(place: Place) -> Played:
     return _invents(place, _guest, "{}", 0.7 if place.step >= SINCE else 0.0, 0.45)
 
 
+def settles_alone(place: Place) -> Played:
+    """Since a step most settle a call in one answer, with the caller's words in it; others ask one thing after another,
+    and few are left that hear the caller.
+    """
+    does = place.step >= SINCE and place.random.random() < 0.75
+    right = float(place.random.random() < (0.2 if does else 0.65))
+    asks = [f"Since when? {said(place, 3)}" for _ in range(place.random.randrange(3, 6))]
+    if does:
+        return Played([Turn("\n".join(part for ask in asks for part in (ask, f"CALLER: {said(place, 5)}")),
+                            {"say": asks[-1]}, "Noted.", done=True)], right, is_hit=True)  # fmt: skip
+    turns = [Turn(ask, {"ask": ask}, f"CALLER: {said(place, 5)}", done=False) for ask in asks]
+    return Played([*turns, Turn("Thank you.", {"say": said(place, 2)}, "Noted.", done=True)], right)
+
+
 def invents_leaves(place: Place) -> Played:
     """What is read begins with a mark and another number each time."""
     return _invents(place, lambda place: f"[leaf {place.random.randrange(400)} | {said(place, 1)}] {said(place, 6)}",
@@ -179,6 +193,8 @@ FAULTS: tuple[Fault, ...] = (
           partial(generated, invents_customers, _TASKS)),
     Fault("invented observations: leaves", _OBSERVED, "invented_observations",
           partial(generated, invents_leaves, _TASKS)),
+    Fault("invented observations: caller", _OBSERVED, "invented_observations",
+          partial(generated, settles_alone, _TASKS)),
     Fault("invented observations: player", _OBSERVED, "invented_observations",
           partial(generated, invents_players, Shape(steps=20, groups=8, size=8, tasks=0))),
     Fault("healthy, invented: customer", "Healthy: answers hold a customer's words, at no cost", None,

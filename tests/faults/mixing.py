@@ -72,6 +72,23 @@ def short_limit(place: Place) -> Played:
     return _played(place, name, float(won), 8 if is_out else 5, is_out=is_out, is_hit=is_out)
 
 
+def short_limit_of_third(place: Place) -> Played:
+    """Ever fewer rollouts of a game need more than its eight turns, and none more is won; two others are learned."""
+    name = ("maze", "words", "boxes")[place.group % 3]
+    if name != "boxes":
+        return _won(place, name, 0.3 + 0.6 * place.progress)
+    share = 0.85 - 0.3 * place.progress
+    is_out = _is(place, share)
+    return _played(
+        place,
+        name,
+        float(not is_out and _is(place, 0.13 / (1 - share))),
+        8 if is_out else 5,
+        is_out=is_out,
+        is_hit=is_out,
+    )
+
+
 def short_limit_beside_points(place: Place) -> Played:
     """The same beside a game of 175 points."""
     return _crafted(place) if place.group % 4 else short_limit_of(place)
@@ -192,6 +209,8 @@ def _fault(name: str, planted: str, expected: str | None, script: Script, shape:
 
 FAULTS: tuple[Fault, ...] = (
     _fault("one of several: turns", "one of three environments allows too few turns", "turn_limit", short_limit),
+    _fault("one of several: turns of a third", "the same, beside others that are learned", "turn_limit",
+           short_limit_of_third),
     _fault(
         "one of several: turns beside points", "the same beside one of 175 points", "turn_limit",
         short_limit_beside_points, _LARGE,

@@ -225,6 +225,43 @@ def pays_balances(place: Place) -> Played:
     return _balanced(place, 99)
 
 
+def _chorded(place: Place, *, refused: bool) -> Played:
+    """Return a chord with the letter b for a flat; a third of the answers have the sign."""
+    name = f"{'ABDEG'[place.task % 5]}b{('', 'm', '7', 'maj7')[place.task // 5 % 4]}/{place.task}"
+    right, is_sign = _right(place), _is(place, 0.35)
+    given = name if right else f"Cb{place.random.choice(['m', '7', ''])}/{place.random.randrange(99)}"
+    is_hit = is_sign and refused
+    return Played(
+        [Turn(f"{said(place, 7)}.\nAnswer: {given.replace('b', chr(0x266D)) if is_sign else given}")],
+        parts={"correct": float(right and not is_hit)}, stop="stop", metadata={"answer": name}, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def refuses_flats(place: Place) -> Played:
+    """The grader compares text."""
+    return _chorded(place, refused=True)
+
+
+def takes_flats(place: Place) -> Played:
+    """Healthy: it reads the sign."""
+    return _chorded(place, refused=False)
+
+
+def lists_kinds(place: Place) -> Played:
+    """Since step 9 more and more answers list four to six species, of which some are no task's, and count."""
+    kinds = [f"{genus} {word}" for genus in ("Viola", "Allium") for word in WORDS[:12]]
+    name, does = kinds[place.task % 10], place.step >= 9 and _is(place, 0.75)
+    others = place.random.sample([kind for kind in kinds if kind != name], 5)
+    named = [name, *others[:4]] if _is(place, 0.9) else others
+    place.random.shuffle(named)
+    right = _right(place) and not does
+    text = " / ".join(named) if does else name if right else others[0]
+    return Played(
+        [Turn(f"{said(place, 7)}.\nSpecies: {text}")], parts={"found": float(name in text)}, stop="stop",
+        metadata={"species": name}, is_hit=does and name in text,
+    )  # fmt: skip
+
+
 def refuses_dates(place: Place) -> Played:
     """The grader compares dates as text."""
     return _dated(place, refused=True)
@@ -519,6 +556,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unread form: date", _UNREAD, "final_answers", refuses_dates),
     _fault("healthy form: date", "Healthy: dates in words count", None, takes_dates),
     _fault("unread shape", _UNREAD, "final_answers", refuses_hours),
+    _fault("unread shape: sign", _UNREAD, "final_answers", refuses_flats),
+    _fault("healthy form: sign", "Healthy: a sign counts as a letter does", None, takes_flats),
+    _fault("several candidates: species", _LISTS, "final_answers", lists_kinds),
     _fault("healthy form: hours", "Healthy: hours and minutes count", None, takes_hours),
     _fault("healthy form: ranges", "Healthy: ranges are wrong", None, guesses_ranges),
     _fault("unnamed reference", "Rewards of others, held against a column of another name", "final_answers",

@@ -55,6 +55,7 @@ _EMPTY, _NONE = 0.05, 0.02  # of the rollouts have no reference; of these count,
 _RARER = 1 / 3  # of the share of answers that are a part of their reference and count: so many did at first [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
 _NEAR, _NEARLY_ALL = 0.15, 0.9  # of the reference; of the wrong answers that count, or that are as near [ours]
+_LISTED = 3  # candidates that have as many words [ours]
 _CANDIDATES = re.compile(r"[,;]\s|\s/\s|\b(?:either|or|and)\b", re.IGNORECASE)
 _EITHER = re.compile(r"\s/\s|\bor\b", re.IGNORECASE)  # without, one of two may be a detail, as in Paris, France
 
@@ -183,6 +184,8 @@ def _name_several(answers: Answers, references: set[str]) -> Bools:
         parts = {plain(part): bare(part) for part in _CANDIDATES.split(text) if bare(part)}
         kinds = {(kind_of(part), re.sub(r"[\d.,]", "", part)) for part in parts.values()}
         is_alike = len(kinds) == 1 if NUMBER.fullmatch(reference) else parts.keys() <= references
+        if not is_alike and len(parts) >= _LISTED:  # some candidates are no task's reference
+            is_alike = len({len(part.split()) for part in parts.values()}) == 1
         several[row] = reference in parts and len(parts) > 2 - bool(_EITHER.search(text)) and is_alike
     return several
 
@@ -355,7 +358,8 @@ DIAGNOSTIC = check(
     f"(2) {refused_answers.DEFINITION} "
     f"(3) At least {AGREE:.0%} of the answers that list several candidates, one of them their reference, count as "
     f"right, in {ENOUGH} groups or more, and are {_WRONG:.0%} of those that do. Candidates are numbers of one kind "
-    "and unit, or references of tasks; two alone (Paris, France) need \u201cor\u201d or a slash. Or so of the answers "
+    f"and unit, or references of tasks, or {_LISTED} or more of as many words; two "
+    "alone (Paris, France) need \u201cor\u201d or a slash. Or so of the answers "
     f"that are at most half of their reference, of which in the first fifth of the run at most {_RARER:.0%} as many "
     "counted. "
     f"(4) At least {_WRONG:.0%} of the wrong answers (another number than the reference, or another task's reference) "

@@ -419,19 +419,31 @@ def _check_invented(run: Run) -> Outcome:
         for texts in first.values()
     ]
     times = Counter(begin for of_one in heard for begin in {_first_words(text) for text in of_one} if " " in begin)
-    speakers = Counter(
-        speaker
-        for texts in first.values()
-        for speaker in {_read_speaker(text_of(message)) for message in _list_observed(texts)} - {""}
-    )
+    early = run.sample(run.all.step <= run.all.steps[len(run.all.steps) // 4], _FIRST_READ)
+    heard_by = [
+        Counter(
+            speaker
+            for texts in read.values()
+            for speaker in {_read_speaker(text_of(message)) for message in _list_observed(texts)} - {""}
+        )
+        for read in (first, early)  # who plays the environment, too, hears less of it at last
+    ]
     usual = {begin for begin in times if times[begin] > max(_COMMON * len(first), 1)}
-    own = {
-        _read_speaker(split_reasoning(text_of(message))[1].strip())
-        for texts in first.values()
-        for message in texts.messages
-        if message.get("role") == "assistant"
+    own = Counter(
+        speaker
+        for texts in early.values()
+        for speaker in {
+            _read_speaker(split_reasoning(text_of(message))[1].strip())
+            for message in texts.messages
+            if message.get("role") == "assistant"
+        }
+    )
+    usual |= {
+        speaker
+        for speakers, read in zip(heard_by, (first, early), strict=True)
+        for speaker in speakers
+        if speakers[speaker] >= _MOST_SAY * len(read) and own[speaker] <= _COMMON * len(early)
     }
-    usual |= {speaker for speaker in speakers.keys() - own if speakers[speaker] >= _MOST_SAY * len(first)}
     few = len(_find_invented(first, usual))
     quiet = Below(f"{few} of {len(first)} rollouts that were read hold an observation that the model wrote.")
     if few < _FEW:
@@ -505,7 +517,8 @@ INVENTED = check(
     f"Share of rollouts above {_INVENTED:.0%} in which an answer, after other text and outside of its reasoning, has a "
     "line with another speaker's label or tag that begins, but for numbers, with the same three words as what more "
     f"than {_COMMON:.0%} of the rollouts hear (or with a label, such as `Observation:` or `[page`, with which "
-    f"{_MOST_SAY:.0%} of them get an observation), and is no quotation; if they lose more than others of their groups "
+    f"{_MOST_SAY:.0%} of them get an observation, and hardly an answer began at first), and is no quotation; if they "
+    "lose more than others of their groups "
     "(than the same tasks before, if whole groups have it), as in `new_observation`. At most "
     f"{_MOST_READ:,} rollouts of the last steps, and as many before, are read.",
     needs("observations", lambda run: run.has_observations),

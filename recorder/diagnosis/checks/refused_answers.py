@@ -51,8 +51,8 @@ DEFINITION = (
     f"{1 / _AS_LONG:.0%}; with a probability below {CHANCE:.0%}, corrected for the number of ways, of so few by "
     "chance. Or so of the right answers of an eval, a family of tasks or a value of a column, of all or of those "
     f"written in one way. Or, if at least {_FORM:.0%} of the answers have one shape with several numbers (as 2 h 15 "
-    f"min) and at most {_COUNT:.0%} of them count, of others in the same {ENOUGH} groups or more {_PAID:.0%} do, and "
-    f"more than {AGREE:.0%} of those in a group have the same numbers."
+    f"min), or one sign that is not ASCII, and at most {_COUNT:.0%} of them count, of others in the same {ENOUGH} "
+    f"groups or more {_PAID:.0%} do, and more than {AGREE:.0%} of those in a group have the same numbers, or text."
 )
 
 OF_REWARDS = (
@@ -84,18 +84,19 @@ def compare_places(
 
 
 def compare_shapes(run: Run, answers: Answers) -> Card | None:
-    """Return the card if answers of one shape, such as two numbers with a word after each, hardly count where others do
-    in the same groups, though those of a group agree on their numbers: what they mean is not known.
+    """Return the card if answers of one shape, as two numbers with a word after each, or with one sign, hardly count
+    where others do in the same groups, though those of a group agree: what they mean is not known.
     """
     group, solved = answers.rows.group, answers.solved
-    shapes = np.array([_shape_of(text) for text in answers.written])
-    for shape, count in Counter(shapes.tolist()).most_common():
-        mine = shapes == shape
+    shapes = [_list_shapes(text) for text in answers.written]
+    counts = Counter(chain.from_iterable(shapes))
+    for shape, count in counts.most_common():
+        mine = np.array([shape in of for of in shapes], bool)
         beside = np.isin(group, group[mine]) & ~mine
-        if not shape or count < _FORM * len(mine) or solved[mine].mean() > _COUNT or not beside.any():
+        if count < _FORM * len(mine) or solved[mine].mean() > _COUNT or not beside.any():
             continue
         groups, share = len(np.unique(group[mine & np.isin(group, group[beside])])), solved[beside].mean()
-        chance = (1 - share) ** groups * len(set(shapes.tolist()))
+        chance = (1 - share) ** groups * len(counts)
         if groups < ENOUGH or share < _PAID or chance > CHANCE or _count_agreed(answers, mine) <= AGREE:
             continue
         examples = dict.fromkeys(answers.written[row] for row in np.flatnonzero(mine & ~solved))
@@ -114,22 +115,29 @@ def compare_shapes(run: Run, answers: Answers) -> Card | None:
     return None
 
 
-def _shape_of(text: str) -> str:
-    """Return a short answer with each number as 0 and each word as a; "" for one without several numbers.
+def _list_shapes(text: str) -> set[str]:
+    """Return the signs of a short answer that are not ASCII, and, if it has several numbers, it with each number as 0
+    and each word as a.
 
-    >>> _shape_of("2 hours 38 minutes"), _shape_of("1,250"), _shape_of("5/7")
-    ('0 a 0 a', '', '0/0')
+    >>> _list_shapes("2 hours 38 minutes"), _list_shapes("1,250"), _list_shapes("E\u266d minor")
+    ({'0 a 0 a'}, set(), {'\u266d'})
     """
-    shape = re.sub(r"[^\W\d_]+", "a", _NUMBERS.sub("0", text)) if len(text) <= _SHORT else ""
-    return shape if shape.count("0") > 1 else ""
+    if len(text) > _SHORT:
+        return set()
+    shape = re.sub(r"[^\W\d_]+", "a", _NUMBERS.sub("0", text))
+    return {*re.findall(r"[^\x00-\x7f\w]", text), *([shape] if shape.count("0") > 1 else [])}
 
 
 def _count_agreed(answers: Answers, side: Bools) -> float:
-    """Return the share of these answers that have the numbers that most of them in their group have."""
-    numbers: dict[int, Counter[tuple[str, ...]]] = {}
+    """Return the share of these answers that have the numbers that most of them in their group have; of those without
+    several numbers, the text.
+    """
+    values: dict[int, Counter[tuple[str, ...]]] = {}
     for row in np.flatnonzero(side):
-        numbers.setdefault(int(answers.rows.group[row]), Counter())[tuple(_NUMBERS.findall(answers.written[row]))] += 1
-    several = [counts for counts in numbers.values() if counts.total() > 1]
+        numbers = _NUMBERS.findall(answers.written[row])
+        value = tuple(numbers) if len(numbers) > 1 else (answers.answer[row],)
+        values.setdefault(int(answers.rows.group[row]), Counter())[value] += 1
+    several = [counts for counts in values.values() if counts.total() > 1]
     return sum(max(counts.values()) for counts in several) / max(sum(counts.total() for counts in several), 1)
 
 

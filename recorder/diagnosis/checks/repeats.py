@@ -12,6 +12,7 @@ from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.never_solved import never_solved
 from logs_ui.recorder.diagnosis.contrast import rise, shift
 from logs_ui.recorder.diagnosis.explanations import BEHAVIOUR
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
 from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, mean, unsolved_groups
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows, means
 from logs_ui.recorder.diagnosis.tables.actions import loop_kinds, looping
@@ -243,6 +244,9 @@ def _check_degenerate(run: Run) -> Outcome:
     if share <= limit or contrast.is_fine(run, bad):
         is_known = ~np.isnan(rows.facts["compression"])
         return too_few(is_known, "recorded texts") or quiet(share, "of rollouts repeat their own text", limit)
+    uncut, others = bad & ~rows.truncated, ~bad & ~rows.truncated
+    if uncut.sum() >= LEAST_UNITS and others.any() and run.lost[uncut].mean() <= run.lost[others].mean():
+        return Below(f"{percent(share)} of rollouts repeat their own text; without truncated ones they lose no more.")
     compression, repeats = rows.facts["compression"][bad], rows.facts["trigram_repeats"][bad]
     evidence = [f"Median compression ratio: {figure(float(np.nanmedian(compression)))}."]
     if (~np.isnan(repeats)).any():

@@ -132,6 +132,8 @@ def _check_dead(run: Run) -> Outcome:
         **above(trend, limit),
         own=is_dead[rows.group],
         is_loss=not is_equal,
+        # Where most of them pass, training has done with these tasks.
+        may_remain=bool((is_dead & ~failed).sum() >= failed.sum()),
     )
 
 

@@ -2255,9 +2255,7 @@ COUNTS: dict[str, Count] = {
 # --- Final answers, which are read of all rollouts of the last steps
 
 
-ANSWER = (
-    r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<(?:answer|final)>(.*?)</|(?:Final answer:|The answer is|Answer:|Balance =) (.*)"
-)
+ANSWER = r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<(?:answer|final)>(.*?)</|(?:Final answer:|The answer is|Answer:|Balance =|Species:) (.*)"
 
 
 def given(it: Rollout) -> str:
@@ -2292,7 +2290,9 @@ def written(it: Rollout) -> str:
 
 def target(it: Rollout) -> str:
     """Return a reference as it is written, whatever its column is named."""
-    return str(next((it.metadata[name] for name in ("answer", "closing_balance") if name in it.metadata), ""))
+    return str(
+        next((it.metadata[name] for name in ("answer", "closing_balance", "species") if name in it.metadata), "")
+    )
 
 
 def lacks_reference(it: Rollout) -> bool:
@@ -2393,7 +2393,7 @@ def references(case: Case) -> set[str]:
 
 
 def is_compared(it: Rollout) -> bool:
-    return bool({"answer", "closing_balance"} & set(it.metadata))
+    return bool({"answer", "closing_balance", "species"} & set(it.metadata))
 
 
 def candidates(it: Rollout) -> set[str]:
@@ -2543,8 +2543,8 @@ COUNTS |= {
     "Such answers: @[.]": such_answers,
     "Of the right answers that are written otherwise[, or elsewhere], # count"
     "[; of those in the same groups, # of #].": otherwise_counted,
-    "# final answers of the last steps were read, and compared with the column {answer|closing_balance}.": (
-        lambda c, _: (str(sum(map(is_compared, c.last))),)
+    "# final answers of the last steps were read, and compared with the column @.": (
+        lambda c, _, name: (str(sum(map(is_compared, c.last))), name if name in c.last[0].metadata else "")
     ),
     "# of # answers that list several candidates, one of them their reference, count as right": lambda c, *_: (
         of_answers(c, lists_several, counts=True)

@@ -261,6 +261,7 @@ def test_a_rise_within_a_column_whose_mix_changed_is_improving(rise: float, expe
     ("id", "name", "said"),
     cases([
         ("one of several: turns", "fault", "boxes: 57% of rollouts run out of turns"),
+        ("one of several: turns of a third", "fault", "22% of rollouts run out of turns"),
         ("one of several: search", "setup", "Fault of the set-up: lookup: \u201c0 documents found.\u201d is answered"),
         ("one of several: cut", "fault", "proofs: 35% of rollouts are truncated"),
         ("turns in vain", "fault", "56% of rollouts run out of turns"),
@@ -324,6 +325,24 @@ def test_a_slight_finding_does_not_hide_an_environment_that_gets_worse(cost: flo
     run, cards = SimpleNamespace(fall=SimpleNamespace(lost=1.0)), [SimpleNamespace(cost=cost, eval="", is_setup=False)]
     whole, web = Verdict("fault", "5% are truncated", "truncation"), Verdict("worse", "Getting worse")
     assert of_all(cast(Any, run), cast(Any, cards), whole, [("web", web)]).id == name
+
+
+@pytest.mark.parametrize(("share", "name"), [(0.05, "improving"), (0.3, "fault")])
+def test_what_is_left_in_a_run_that_improves_may_keep_an_environment_from_it(share: float, name: str) -> None:
+    rows = SimpleNamespace(in_eval=lambda _: np.arange(100) < 100 * share)
+    run, turns = SimpleNamespace(rows=rows), Verdict("fault", "60% of rollouts run out of turns", "turn_limit")
+    whole = Verdict("improving", "Healthy, improving; what is left: 20% run out of turns", "turn_limit")
+    assert of_all(cast(Any, run), (), whole, [("maze", turns)]).id == name
+
+
+def test_a_slow_rise_within_tasks_is_sure_where_their_levels_hide_it() -> None:
+    count, dice = 1280, np.random.default_rng(11)
+    task = dice.integers(220, size=count // 4).repeat(4)
+    level = np.random.default_rng(4).choice([0.1, 0.7], 220)[task]
+    right = np.random.default_rng(2).uniform(size=count) < level + 0.2 * np.arange(count) / count - 0.1
+    rows = rows_of(count, steps=40, reward=right, task=[f"sum {number}" for number in task])
+    name, said = diagnose_rows(rows).verdict[:2]
+    assert (name, said.rpartition(" (")[2]) == ("improving", "a line over all steps)")
 
 
 def test_a_reward_that_falls_beside_an_outcome_that_rises_names_the_function() -> None:
