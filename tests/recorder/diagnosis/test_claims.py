@@ -2255,7 +2255,10 @@ COUNTS: dict[str, Count] = {
 # --- Final answers, which are read of all rollouts of the last steps
 
 
-ANSWER = r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<(?:answer|final)>(.*?)</|(?:Final answer:|The answer is|Answer:|Balance =|Species:) (.*)"
+ANSWER = (
+    r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<(?:answer|final)>(.*?)</"
+    r"|(?:Final answer:|The answer is|Answer:|Balance =|Species:) (.*)"
+)
 
 
 def given(it: Rollout) -> str:
