@@ -1,5 +1,5 @@
 """Finds an observation that rollouts suddenly get and that costs reward, though no call raises: a rate limiter's text,
-an error page, an empty output, a page that does not change; and observations that the model writes itself.
+an error page, an empty output, a page that does not change.
 
 No list of such texts is needed: observations are compared by their first words. The policy's own failures are told
 apart by what it does: an environment that fails answers otherwise to the kinds of actions that it had answered before.
@@ -7,15 +7,14 @@ apart by what it does: an environment that fails answers otherwise to the kinds 
 
 import re
 from collections import Counter
-from collections.abc import Container, Iterator, Mapping, Sequence
-from itertools import chain, dropwhile, islice, takewhile
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from logs_ui.recorder.action_text import KEY, observation_key, observed_text, split_reasoning
+from logs_ui.recorder.action_text import KEY, observation_key, observed_text
 from logs_ui.recorder.diagnosis import links
-from logs_ui.recorder.diagnosis.answers import text_of
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, needs, uncovered
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.hacking import find_hacked
@@ -28,7 +27,7 @@ from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
 from logs_ui.recorder.diagnosis.tables.actions import looping
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import losses
-from logs_ui.recorder.diagnosis.wording import figure, kind_of, listed, percent
+from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 
 _SHARE, _RARER = 0.05, 10  # of the rollouts; times rarer before [ours]
 _LOOKED, _READ = 20, 32  # observations that are compared; rollouts of which texts are read
@@ -41,28 +40,10 @@ _NEAR = 2  # steps: observations that began together are one finding
 _CALLS = re.compile(r"Traceback \(most recent call last\):.*\n(?=[\w.]+(?:Error|Exception)\b)", re.DOTALL)
 _DIGITS = re.compile(r"\w*\d\w*")
 _SHOWN, _MORE, _TRACE = 80, "\u2026", "Traceback \u2026 "  # characters
-_INVENTED, _COMMON = 0.1, 0.05  # of the rollouts hold an invented one; hear what begins so [ours]
-_FIRST_READ, _FEW, _MOST_READ = 100, 5, 1_000  # rollouts: read first; of them with one, to read more; of either part
-_LABELLED = re.compile(
-    r"\n[^\w\n]{0,8}(?:[a-z]{1,16}[ _-])?(?:(?P<speaker>observations?|obs|env|environment|tool|system|user|human)"
-    r"|function|results?|response|output|feedback)(?:[ _-]\w{1,16})?[^\w\s]{1,8}\s{0,4}[^\w\n]{0,8}(?P<text>\w[^\n<]*)",
-    re.IGNORECASE,
-)
-"""Matches a line with another speaker's label or tag, and the text after that."""
-_SPEAKER = re.compile(
-    r"\n[^\w\n\"'{]{0,8}(?P<speaker>[^\W\d_]{2,16}(?: [^\W\d_]{2,16}){0,2})[^\w\s\"']{0,3}:"
-    r"[^\w\n]{0,8}(?P<text>\w[^\n]*)"
-)
-"""Matches a line that begins with some words and a colon, as of a dialogue, and the text after them."""
-_OPENED = re.compile(r"\n(?P<speaker>[\[(=]{1,3} ?[^\W\d_]{2,16})(?P<text>[^\n]*\w[^\n]*)")
-"""Matches a line that begins with a bracket and a word, as `[page 3 of 9]`, and the text after them."""
-_LABELS = (_LABELLED, _SPEAKER, _OPENED)
-_MOST_LINES = 100  # of an answer that are looked at [ours]
-_MOST_SAY = 0.5  # of the rollouts hear such a label before what they hear [ours]
 _RESET = {"name": "reset", "arguments": {}}  # in place of the action that the first observation follows
 
 
-class _Heard(NamedTuple):
+class Heard(NamedTuple):
     """One kind of observation, or one that is most of what a rollout hears."""
 
     key: int
@@ -89,7 +70,7 @@ def _check(run: Run) -> Outcome:
             outcome,
             lost,
             begun,
-            [cost for new in begun if (cost := _weigh_cost(run, new, begun, tasks, lost)) is not None],
+            [cost for new in begun if (cost := weigh_cost(run, new, begun, tasks, lost)) is not None],
         )
         for outcome, lost in _list_outcomes(run)
         for _, begun in kinds
@@ -104,15 +85,15 @@ def _check(run: Run) -> Outcome:
     worst = max(costly, key=lambda heard: heard.cost * heard.affected.sum())
     alike = [heard for heard in costly if abs(heard.since - worst.since) <= _NEAR]
     together = worst._replace(affected=np.logical_or.reduce([heard.affected for heard in alike]))
-    whole = _weigh_cost(run, together, begun, tasks, lost)
+    whole = weigh_cost(run, together, begun, tasks, lost)
     return _card(run, whole or worst, alike if whole else [worst], limit, outcome)
 
 
 def _find_begun(
     rows: Rows, frequent: Iterator[tuple[int, Bools]], places: Sequence[Ints], limit: float
-) -> tuple[int, list[_Heard]]:
+) -> tuple[int, list[Heard]]:
     """Return how many observations are compared, and those that began during the run beyond chance."""
-    compared, candidates = 0, list[_Heard]()
+    compared, candidates = 0, list[Heard]()
     for key, has_observation in frequent:
         compared += 1
         # Of what only some tasks hear, the share by step may not show the step: then it begins where it first occurs,
@@ -143,7 +124,7 @@ def _list_outcomes(run: Run) -> Iterator[tuple[str, Floats]]:
 
 def _begin(
     rows: Rows, places: Sequence[Ints], key: int, has_observation: Bools, since: int | None, tried: int = 1
-) -> _Heard | None:
+) -> Heard | None:
     """Return an observation that began at a step; None if that may be chance, or it was not far rarer before in the
     same `places`: (N,) codes of tasks, then of their families, which count where most that have it are at new tasks.
     `tried` is the number of steps of which this one was chosen.
@@ -159,7 +140,7 @@ def _begin(
             return None
         chance = max(chance, difference.chance * tried)
         if 2 * (has_observation & late & same).sum() >= (has_observation & late).sum():
-            return _Heard(key, has_observation, since, chance)
+            return Heard(key, has_observation, since, chance)
     return None
 
 
@@ -206,7 +187,7 @@ def _find_unchanging(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int
         yield _UNCHANGING, is_unchanging
 
 
-def _weigh_cost(run: Run, heard: _Heard, begun: Sequence[_Heard], tasks: Rows | None, lost: Floats) -> _Heard | None:
+def weigh_cost(run: Run, heard: Heard, begun: Sequence[Heard], tasks: Rows | None, lost: Floats) -> Heard | None:
     """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where
     groups are all or mostly of one kind, more than the same tasks before (than all before, if no task recurs and all
     lose more since); else None. All of its rollouts tell if that is chance; the cost is that of those of the last
@@ -239,7 +220,7 @@ def _is_sure(loss: Difference | None) -> bool:
     return loss is not None and loss.chance is not None and loss.chance <= SURER and loss.value > 0
 
 
-def _card(run: Run, worst: _Heard, alike: Sequence[_Heard], limit: float, outcome: str) -> Outcome:
+def _card(run: Run, worst: Heard, alike: Sequence[Heard], limit: float, outcome: str) -> Outcome:
     """Return the card; `outcome` is what its rollouts lack if they do not lose reward."""
     rows, keys = run.all, {observation.key >> 1 for observation in alike}
     affected = np.logical_or.reduce([observation.affected for observation in alike])
@@ -407,121 +388,5 @@ DIAGNOSTIC = check(
     "rollouts, and which do not repeat their actions.",
     needs("observations", lambda run: run.has_observations),
     _check,
-    needs_calls=True,
-)
-
-
-def _check_invented(run: Run) -> Outcome:
-    rows, is_last = run.all, run.all.step >= run.rows.steps[0]
-    first = run.sample(is_last, _FIRST_READ)
-    heard = [
-        [text_of(message) for message in texts.messages if message.get("role") != "assistant"]
-        for texts in first.values()
-    ]
-    times = Counter(begin for of_one in heard for begin in {_first_words(text) for text in of_one} if " " in begin)
-    early = run.sample(run.all.step <= run.all.steps[len(run.all.steps) // 4], _FIRST_READ)
-    heard_by = [
-        Counter(
-            speaker
-            for texts in read.values()
-            for speaker in {_read_speaker(text_of(message)) for message in _list_observed(texts)} - {""}
-        )
-        for read in (first, early)  # who plays the environment, too, hears less of it at last
-    ]
-    usual = {begin for begin in times if times[begin] > max(_COMMON * len(first), 1)}
-    own = Counter(
-        speaker
-        for texts in early.values()
-        for speaker in {
-            _read_speaker(split_reasoning(text_of(message))[1].strip())
-            for message in texts.messages
-            if message.get("role") == "assistant"
-        }
-    )
-    usual |= {
-        speaker
-        for speakers, read in zip(heard_by, (first, early), strict=True)
-        for speaker in speakers
-        if speakers[speaker] >= _MOST_SAY * len(read) and own[speaker] <= _COMMON * len(early)
-    }
-    few = len(_find_invented(first, usual))
-    quiet = Below(f"{few} of {len(first)} rollouts that were read hold an observation that the model wrote.")
-    if few < _FEW:
-        return quiet
-    read = {**run.sample(is_last, _MOST_READ), **run.sample(~is_last, _MOST_READ)}
-    lines, limit = _find_invented(read, usual), run.threshold("invented_observations", _INVENTED)
-    affected, is_read = np.isin(rows.id, list(lines)), np.isin(rows.id, list(read))
-    began = above(rows.by_step(np.where(is_read, affected, np.nan)), limit)
-    invented = _Heard(0, affected, began["since_step"] or int(rows.steps[0]), 0.0)
-    tasks = rows if tasks_recur(rows) else run.families
-    weighed = _weigh_cost(run, invented, [invented], tasks, np.maximum(losses(rows, run.scale), 0.0))
-    before = "rollouts before" if tasks is None else "the same tasks before"
-    ids, count = rows.id[affected & is_last], int(is_read[is_last].sum())
-    if weighed is None or len(ids) <= limit * count:
-        return quiet
-    return Card(
-        id="invented_observations",
-        title=f"The model writes observations itself in at least {percent(len(ids) / count)} of {count:,} rollouts",
-        cost=len(ids) / count * weighed.cost,
-        than="others of their groups" if weighed.within else before,
-        evidence=(f"One writes: {' '.join(lines[int(ids[0])].split())[:_SHOWN]}",),
-        suggestion="End answers where the environment's turn begins: stop strings, end token, mask.",
-        where=links.ids(ids),
-        **began,
-        own=affected[is_last],
-        is_least=True,
-    )
-
-
-def _find_invented(read: Mapping[int, Texts], usual: Container[str]) -> dict[int, str]:
-    """Return of each rollout the first line of the model's that is labelled as another's, after other text, and begins
-    as usual, but was not told before.
-    """
-    lines = dict[int, str]()
-    for row, texts in read.items():
-        heard = ""
-        for message in texts.messages:
-            if message.get("role") != "assistant":
-                heard += text_of(message)
-                continue
-            answer = split_reasoning(text_of(message))[1].strip()
-            for line in islice(chain.from_iterable(pattern.finditer(answer) for pattern in _LABELS), _MOST_LINES):
-                begins_alike = line.re is _LABELLED and _first_words(line["text"]) in usual
-                is_usual = begins_alike or f"{line['speaker']}:".casefold() in usual
-                if is_usual and row not in lines and line["text"].strip() not in heard:
-                    lines[row] = line[0]
-    return lines
-
-
-def _first_words(text: str) -> str:
-    """Return the first three words of a text, without label, marks and numbers."""
-    labelled = _LABELLED.match(f"\n{text[:_SHOWN]}")
-    return " ".join(re.findall(r"\w+", kind_of(labelled["text"] if labelled else text[:_SHOWN]))[:3])
-
-
-def _list_observed(texts: Texts) -> list[Mapping[str, Any]]:
-    """Return what was heard after the first answer."""
-    after = dropwhile(lambda message: message.get("role") != "assistant", texts.messages)
-    return [message for message in after if message.get("role") != "assistant"]
-
-
-def _read_speaker(text: str) -> str:
-    """Return the label that a text begins with, as "observation:" or "[page:"; "" if it begins otherwise."""
-    lines = (pattern.match(f"\n{text[:_SHOWN]}") for pattern in _LABELS)
-    return next((f"{line['speaker']}:".casefold() for line in lines if line and line["speaker"]), "")
-
-
-INVENTED = check(
-    "invented_observations",
-    "Invented observations",
-    f"Share of rollouts above {_INVENTED:.0%} in which an answer, after other text and outside of its reasoning, has a "
-    "line with another speaker's label or tag that begins, but for numbers, with the same three words as what more "
-    f"than {_COMMON:.0%} of the rollouts hear (or with a label, such as `Observation:` or `[page`, with which "
-    f"{_MOST_SAY:.0%} of them get an observation, and hardly an answer began at first), and is no quotation; if they "
-    "lose more than others of their groups "
-    "(than the same tasks before, if whole groups have it), as in `new_observation`. At most "
-    f"{_MOST_READ:,} rollouts of the last steps, and as many before, are read.",
-    needs("observations", lambda run: run.has_observations),
-    _check_invented,
     needs_calls=True,
 )

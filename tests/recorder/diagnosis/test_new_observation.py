@@ -9,7 +9,8 @@ import pytest
 from logs_ui.recorder.action_text import observation_key
 from logs_ui.recorder.diagnosis import Report, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
-from logs_ui.recorder.diagnosis.checks.new_observation import _find_invented, _key, _quote
+from logs_ui.recorder.diagnosis.checks.invented_observations import _find_invented
+from logs_ui.recorder.diagnosis.checks.new_observation import _key, _quote
 from logs_ui.recorder.diagnosis.wording import figure
 from tests.recorder.diagnosis.test_diagnosis import card, rows_of
 
