@@ -129,10 +129,10 @@ def _check_unfilled(run: Run) -> Outcome:
     return replace(best, where=links.ids(run.rows.id[affected if whole is None else whole]), own=whole)
 
 
-def _holds(prompt: str, text: str) -> bool:
-    """Return True if a prompt has a text, or most of its words: it may be written otherwise there."""
+def _lacks(prompt: str, text: str) -> bool:
+    """Return True if a prompt has neither a text nor half of its words: else it may be written otherwise there."""
     words = set(text.split())
-    return text in prompt or len(words & set(prompt.split())) >= _HALF * len(words)
+    return text not in prompt and len(words & set(prompt.split())) < _HALF * len(words)
 
 
 def _list_blank(texts: Texts) -> list[tuple[str, str | None]]:
@@ -153,8 +153,9 @@ def _list_lacking_columns(run: Run, read: Mapping[int, Texts], limit: float) -> 
     for name in names:
         begins = {group: " ".join(texts.dataset.get(name, "").split())[:_BEGIN] for group, texts in read.items()}
         long = [group for group, begin in begins.items() if len(begin) >= _TEXT and group in prompts]
-        lacking = [group for group in long if not _holds(prompts[group], begins[group])]
-        chosen, others = np.isin(run.rows.group, lacking), len(long) - len(lacking)
+        others = sum(begins[group] in prompts[group] for group in long)
+        lacking = [group for group in long if _lacks(prompts[group], begins[group])]
+        chosen = np.isin(run.rows.group, lacking)
         if not lacking or others < max(LEAST_UNITS, len(lacking)) or chosen.mean() <= limit:
             continue
         if not _is_worse(run, chosen, "", has_others=True):

@@ -51,8 +51,8 @@ DEFINITION = (
     f"{1 / _AS_LONG:.0%}; with a probability below {CHANCE:.0%}, corrected for the number of ways, of so few by "
     "chance. Or so of the right answers of an eval, a family of tasks or a value of a column, of all or of those "
     f"written in one way. Or, if at least {_FORM:.0%} of the answers have one shape with several numbers (as 2 h 15 "
-    f"min), or one sign that is not ASCII, and at most {_COUNT:.0%} of them count, of others in the same {ENOUGH} "
-    f"groups or more {_PAID:.0%} do, and more than {AGREE:.0%} of those in a group have the same numbers, or text."
+    f"min), or one sign that is not ASCII, and at most {_COUNT:.0%} of them count, of others as long in the same "
+    f"{ENOUGH} groups or more {_PAID:.0%} do, and more than {AGREE:.0%} of those in a group have the same numbers, or text."
 )
 
 OF_REWARDS = (
@@ -92,7 +92,7 @@ def compare_shapes(run: Run, answers: Answers) -> Card | None:
     counts = Counter(chain.from_iterable(shapes))
     for shape, count in counts.most_common():
         mine = np.array([shape in of for of in shapes], bool)
-        beside = np.isin(group, group[mine]) & ~mine
+        beside = np.isin(group, group[mine]) & ~mine & ~_differs_in_length(answers, mine)
         if count < _FORM * len(mine) or solved[mine].mean() > _COUNT or not beside.any():
             continue
         groups, share = len(np.unique(group[mine & np.isin(group, group[beside])])), solved[beside].mean()
@@ -103,8 +103,8 @@ def compare_shapes(run: Run, answers: Answers) -> Card | None:
         counted = f"{solved[mine].sum()} of {count:,}"
         return Card(
             id="final_answers",
-            title=f"{counted} answers such as \u201c{next(iter(examples))}\u201d count; of others in their groups "
-            f"{percent(float(share))} do",
+            title=f"{counted} answers such as \u201c{next(iter(examples))}\u201d count; of others as long in their "
+            f"groups {percent(float(share))} do",
             cost=contrast.spread(run) * float(mine.mean() * share),
             evidence=(tell_reading(answers), f"Such answers: {listed(list(examples))}."),
             suggestion=f"Compare some with their reference by hand: they may be right. {_READ_FORM}",
@@ -199,7 +199,7 @@ def _find_refused(
     """Return the card if the right answers of one of these parts hardly count, and most others do: also those in
     the same groups, and those with the same marks that are as long, since a reward may need more than the answer.
     """
-    equal, group, tokens = answers.equal, answers.rows.group, answers.rows.completion_tokens
+    equal, group = answers.equal, answers.rows.group
     marks, best = np.unique(answers.mark, return_inverse=True)[1], None
     for where, of in parts:
         mine, others = equal & of, equal & ~of
@@ -207,9 +207,7 @@ def _find_refused(
             continue
         share = answers.solved[mine].mean()
         least = OTHERS if share <= _COUNT else _NEARLY_ALL if share <= _FEW else inf
-        usual_length = np.median(tokens[mine])
-        differs = (tokens < _AS_LONG * usual_length) | (_AS_LONG * tokens > usual_length)
-        alike = others & np.isin(marks, marks[mine]) & ~differs
+        alike = others & np.isin(marks, marks[mine]) & ~_differs_in_length(answers, mine)
         same = others & np.isin(group, group[mine])
         sides = [others, alike, *([same] if same.sum() >= ENOUGH else [])]
         counted = min(float(answers.solved[side].mean()) if side.any() else 0.0 for side in sides)
@@ -238,6 +236,12 @@ def _find_refused(
         is_setup=True,
         is_loss=False,
     )
+
+
+def _differs_in_length(answers: Answers, mine: Bools) -> Bools:
+    """Return (M) True for answers in messages far shorter or longer than the median of these: length may count."""
+    tokens, usual = answers.rows.completion_tokens, np.median(answers.rows.completion_tokens[mine])
+    return np.asarray((tokens < _AS_LONG * usual) | (_AS_LONG * tokens > usual), bool)
 
 
 def _count_groups(answers: Answers, side: Bools) -> tuple[int, int]:

@@ -2306,7 +2306,7 @@ def in_form(case: Case) -> list[Rollout]:
     """Return the rollouts with a right answer in the form that the card names."""
     title = case.card.title
     if "answers such as" in title:
-        return [it for it in case.last if " h " in written(it)]
+        return [it for it in case.last if re.search(" h |\u266d", written(it))]
     if " count in " in title or "LaTeX" in title or "has \\" in title:
         return [it for it in case.last if it.is_hit and given(it) == right(it)]
     forms = {
@@ -2372,7 +2372,7 @@ def counted(case: Case, *groups: str) -> tuple[str, ...]:
 
 def of_shape(case: Case, _hits: str, _all: str, text: str, _others: str) -> tuple[str, ...]:
     """Return how many answers with hours count, of all that have them, and the share of others in their groups."""
-    mine = [it for it in case.last if " h " in written(it)]
+    mine = in_form(case)
     beside = [it for group in case.groups if any(it in mine for it in group) for it in group if it not in mine]
     shown = text if text in map(written, mine) else ""
     return str(sum(map(case.solved, mine))), str(len(mine)), shown, percent(fmean(map(case.solved, beside)))
@@ -2533,7 +2533,7 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if not lacks_reference(it))),
     ),
     "# of # right answers count where the answer @": counted,
-    "# of # answers such as \u201c@\u201d count; of others in their groups # do": of_shape,
+    "# of # answers such as \u201c@\u201d count; of others as long in their groups # do": of_shape,
     "# of # right answers count in @ where the answer has @": lambda c, _, __, place, form: (
         *counted(c, "", "", form)[:2], place_in(place)(in_form(c)[0]), form,
     ),
