@@ -52,7 +52,8 @@ DEFINITION = (
     "chance. Or so of the right answers of an eval, a family of tasks or a value of a column, of all or of those "
     f"written in one way. Or, if at least {_FORM:.0%} of the answers have one shape with several numbers (as 2 h 15 "
     f"min), or one sign that is not ASCII, and at most {_COUNT:.0%} of them count, of others as long in the same "
-    f"{ENOUGH} groups or more {_PAID:.0%} do, and more than {AGREE:.0%} of those in a group have the same numbers, or text."
+    f"{ENOUGH} groups or more {_PAID:.0%} do, and more than {AGREE:.0%} of those in a group have the same numbers, or "
+    "text."
 )
 
 OF_REWARDS = (

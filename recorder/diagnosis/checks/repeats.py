@@ -151,10 +151,10 @@ def _describe_turns(rows: Rows, ended: Bools, turns: float) -> str:
     inside = {name: rows.in_eval(name) for name in rows.present}
     shares = {name: share for name, of in inside.items() if (share := float(ended[of].mean()))}
     parts = [
-        f"{name} {percent(shares[name])} ({figure(mean(rows.turns[ended & inside[name]]))})"
+        f"{name} {percent(shares[name])} of its rollouts (after {figure(mean(rows.turns[ended & inside[name]]))} turns)"
         for name in sorted(shares, key=lambda name: (-shares[name], name))
     ]
-    return f"By eval, with their mean number of turns: {listed(parts)}."
+    return f"Out of turns, by eval: {listed(parts)}."
 
 
 def _learns_at_limit(run: Run) -> bool:

@@ -2533,6 +2533,10 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if not lacks_reference(it))),
     ),
     "# of # right answers count where the answer @": counted,
+    "Out of turns, by eval: # # of its rollouts (after # turns).": lambda c, name, *_: (
+        name, percent(fmean(it.is_hit for it in c.last if it.eval == name)),
+        figure(fmean(len(it.turns) for it in c.last if it.is_hit)),
+    ),
     "# of # answers such as \u201c@\u201d count; of others as long in their groups # do": of_shape,
     "# of # right answers count in @ where the answer has @": lambda c, _, __, place, form: (
         *counted(c, "", "", form)[:2], place_in(place)(in_form(c)[0]), form,

@@ -87,7 +87,8 @@ def test_turns_that_run_out_are_told_of_each_eval() -> None:
         turns=np.where(is_shop, 6, 25),
     )  # fmt: skip
     found = card(diagnose_rows(replace(rows, eval=np.where(is_shop, 0, 1), evals=["shop", "quest"])), "turn_limit")
-    assert found.evidence[0] == "By eval, with their mean number of turns: shop 75% (6) and quest 25% (25)."
+    said = "shop 75% of its rollouts (after 6 turns) and quest 25% of its rollouts (after 25 turns)"
+    assert found.evidence[0] == f"Out of turns, by eval: {said}."
 
 
 def test_turns_that_run_out_on_hopeless_tasks_alone_follow_from_them() -> None:
