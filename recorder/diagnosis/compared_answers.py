@@ -21,7 +21,8 @@ ENOUGH = 5  # groups or answers, at least [ours]
 AGREE = 0.5  # of a group give one answer; of such groups, it is another task's reference; of lists, count [ours]
 OTHERS = 0.8  # of the other right answers count, or of the other groups give their reference, at least [ours]
 CHANCE = 0.01  # that so many groups agree on the reference of another task, or so few give theirs [ours]
-_KINDS, _FEWEST, _SURE = 8, 0.15, 0.9  # values; of the answers are it; of these are solved, and of others not [ours]
+_KINDS, _FEWEST = 8, 0.15  # values of a column, at least; of the answers are it [ours]
+_SURE, _LESS = 0.9, 0.7  # of these are solved; of the others, at most [ours]
 NUMBER = re.compile(r"-?\d+(/\d+)?")
 _LABEL = re.compile(r"((?:final |correct )?(?:answer|result|solution)(?: is)?:?)[\s*$]*$", re.IGNORECASE)
 _TAG = re.compile(r"</?\w+>")
@@ -69,7 +70,8 @@ class Answers:
 
 def find_column(run: Run) -> str | None:
     """Return the column that has the references: the one that is set, or else named like one; else, where something
-    defines what is solved, the one that answers are in the first third of the steps just where they are solved.
+    defines what is solved, the one that answers are, letter by letter, in the first third of the steps only where they
+    are solved, as those that are something else seldom are.
     """
     named = reference_column(run.rows, run.labels, run.settings.reference)
     if named is not None or run.settings.reference is not None or not run.scale.success.is_defined:
@@ -80,17 +82,16 @@ def find_column(run: Run) -> str | None:
     if len(ends) < len(read) / 2:
         return None
     chosen = np.flatnonzero(np.isin(run.all.id, list(ends)))
-    answers = [
-        plain(bare(end.text, is_line=end.place == LAST_LINE)) for end in map(ends.get, run.all.id[chosen]) if end
-    ]
+    ordered = (ends[row] for row in run.all.id[chosen].tolist())
+    answers = [bare(end.text, is_line=end.place == LAST_LINE).casefold() for end in ordered]
     solved, group = run.scale.success.solved(run.all)[chosen], run.all.group
     for name, values in run.labels_of_all.items():
-        written = [plain(values[row] or "") for row in chosen.tolist()]
+        written = [bare(values[row] or "").casefold() for row in chosen.tolist()]
         equal = np.array([bool(a) and a == b for a, b in zip(answers, written, strict=True)], bool)
         codes = np.unique([value or "" for value in values], return_inverse=True)[1]
         is_alike = (distinct(group, codes, count=len(run.all.groups.size)) <= 1).all()
         is_told = len(set(written)) >= _KINDS and _FEWEST <= equal.mean() < 1 and is_alike
-        if is_told and solved[equal].mean() >= _SURE and solved[~equal].mean() <= 1 - _SURE:
+        if is_told and solved[equal].mean() >= _SURE and solved[~equal].mean() <= _LESS:
             return name
     return None
 

@@ -36,7 +36,7 @@ _TABLE = {
     "final_answers": "new_habit never_solved forgotten signal_cliff dead_groups",
     "not_finite": f"mismatch staleness no_update {_BEHAVIOUR}",
     "mismatch": _BEHAVIOUR,
-    "staleness": _BEHAVIOUR,
+    "staleness": f"worse_place {_BEHAVIOUR}",
     "no_update": _BEHAVIOUR,
     "disagreement": f"new_value never_matches loops turn_limit constant_function proxy reward_parts {_RESULTS}",
     "inconsistent": "new_value never_matches never_solved constant_function reward_parts forgotten signal_cliff",

@@ -38,8 +38,13 @@ _UPRIGHT = re.compile(r"\\(?:text|textrm|mathrm|mathbf|mathit|operatorname|rm)\s
 _SPACES = re.compile(r"\\[ ,;:!]|\\q?quad\b|~|\\(?=[%$])")
 _TIME = re.compile(r"(\d{1,2}):(\d{2})(?::\d{2})?(?:\s*([ap])\.?m\.?)?", re.IGNORECASE)
 _NOT_OF_DATE = {"st", "nd", "rd", "th", "of"}
+# Of the last sentence: a few words, and what begins with a digit.
+_AFTER_WORDS = re.compile(
+    r"(?:.*[.!?;]\s)?(?:[^\W\d_]{1,20} ){1,3}([-+\u2212$\u20ac\u00a3]?\d[^.!?;]*(?:\.\d[^.!?;]*)?)"
+)
 _MARK = re.compile(r"(?<!\d):|:(?!\d)|=|\bis\b")
 _MINUS = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d", "-"))  # signs that stand for it
+_AROUND = " .*`$\"'\n\t"
 _FRACTION = re.compile(r"\\d?frac\{(-?\d+)\}\{(\d+)\}")
 
 
@@ -87,13 +92,16 @@ def plain(answer: str, *, is_line: bool = False) -> str:
 
 
 def bare(answer: str, *, is_line: bool = False) -> str:
-    """Return an answer as it is written, without marks around it; of a line, what comes after its last mark or `is`.
+    """Return an answer as it is written, without marks around it; of a line, what comes after its last mark or `is`, or
+    after a few words, if it begins with a digit.
 
-    >>> bare("**1,250**."), bare("Therefore the answer is B.", is_line=True)
-    ('1,250', 'B')
+    >>> bare("**1,250**."), bare("Therefore the answer is B.", is_line=True), bare("ARRIVAL 14:35", is_line=True)
+    ('1,250', 'B', '14:35')
     """
-    text = _MARK.split(answer)[-1] if is_line else answer
-    return text.strip(" .*`$\"'\n\t")
+    text = (_MARK.split(answer)[-1] if is_line else answer).strip(_AROUND)
+    whole = answer.strip(_AROUND)
+    after = _AFTER_WORDS.fullmatch(whole) if is_line and kind_of(text) == "is a text" else None
+    return after[1] if after else text
 
 
 def _read_date(text: str) -> str | None:

@@ -220,6 +220,17 @@ def pays_other_balances(place: Place) -> Played:
     return _balanced(place, 13)
 
 
+def rounds_balances(place: Place) -> Played:
+    """Two of five answers are off by less than one in a hundred, and count, from the first step on."""
+    number, right = 9_000 + 371 * place.task, _right(place)
+    is_near = right and _is(place, 0.4)
+    given = number + place.random.randrange(1, 40) if is_near else number if right else 3 * number
+    return Played(
+        [Turn(f"{said(place, 8)}.\nBalance = {given}")], parts={"balance_right": float(right)}, stop="stop",
+        metadata={"closing_balance": str(number)}, is_hit=is_near,
+    )  # fmt: skip
+
+
 def pays_balances(place: Place) -> Played:
     """Healthy: each is paid for its own."""
     return _balanced(place, 99)
@@ -563,6 +574,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("healthy form: ranges", "Healthy: ranges are wrong", None, guesses_ranges),
     _fault("unnamed reference", "Rewards of others, held against a column of another name", "final_answers",
            pays_other_balances),
+    _fault("unnamed reference: near", "Near answers count, held against such a column", "final_answers",
+           rounds_balances),
     _fault("healthy unnamed reference", "Healthy: a column that answers equal", None, pays_balances),
     _fault("several candidates: names", _LISTS, "final_answers", holds_a_name),
     _fault("several candidates: numbers", _LISTS, "final_answers", holds_a_number),

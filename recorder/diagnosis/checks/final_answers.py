@@ -78,8 +78,10 @@ def _check(run: Run) -> Outcome:
         return NotJudged(f"Too few answers or references ({name}) can be read.")
     if not run.scale.success.is_defined:
         return refused_answers.compare_rewards(run, answers)
-    if (read := int(answers.solved.sum())) < _READ * won.sum():
-        return NotJudged(f"Of {won.sum():,} rollouts that count as right, {read:,} have an answer that can be read.")
+    read, is_unlike = int(answers.solved.sum()), answers.equal.mean() <= _NONE
+    if read < _READ * won.sum() or (is_unlike and read >= _EQUAL * len(answers.answer)):
+        why = f"equals its reference ({name})" if is_unlike else "can be read"
+        return NotJudged(f"Of {won.sum():,} rollouts that count as right, too few have an answer that {why}.")
     places, forms = refused_answers.list_places(run, parts, answers), refused_answers.list_forms(answers)
     card_of_answers = (
         refused_answers.compare_forms(run, answers, forms)
@@ -350,7 +352,7 @@ DIAGNOSTIC = check(
     "final_answers",
     "Final answers",
     f"The final answers of {GROUPS} groups of the last steps are compared with the dataset's reference: the column "
-    "that is set, else the one that is named like a reference, else one that answers equal just where they are "
+    "that is set, else the one that is named like a reference, else one that answers equal only where they are "
     "solved, in the first third of the steps. "
     f"(1) At least {_EMPTY:.0%} of the rollouts have an empty reference or none, and count by the function that "
     f"those with one do; at most {_NONE:.0%} of these are solved, and at least {_EQUAL:.0%} of the others. "

@@ -70,7 +70,8 @@ def _find_missing(read: Sequence[Texts], others: Sequence[Texts]) -> tuple[str, 
     and a sentence with counts; "" if there is none, or these were sent new lines in its place.
     """
     lacking = [texts for texts in read if _has_all(texts)]
-    asked, sent = [_write(texts.dataset_prompt) for texts in lacking], [_write(texts.messages) for texts in lacking]
+    asked = [_write(_list_asked(texts)) for texts in lacking]
+    sent = [_write(texts.messages) for texts in lacking]
     whole = [_write(texts.messages) for texts in others]
     counts = {
         line: [sum(line in prompt for prompt in prompts) for prompts in (sent, whole)] for line in _list_shared(asked)
@@ -86,7 +87,7 @@ def _find_missing(read: Sequence[Texts], others: Sequence[Texts]) -> tuple[str, 
     if len("".join(new)) >= _HALF * len("".join(lines)):
         return "", ""
     line = next((line for line in lines if not line.startswith(_ROLE)), lines[0])
-    message = next(message for texts in lacking for message in texts.dataset_prompt if line in _write([message]))
+    message = next(message for texts in lacking for message in _list_asked(texts) if line in _write([message]))
     role, is_whole = message.get("role"), f"{_ROLE}{message.get('role')}" in lines
     mine, rest = counts[f"{_ROLE}{role}" if is_whole else line]
     part, does = ("the", f"have a {role} message") if is_whole else ("a line of the", "hold this line")
@@ -101,9 +102,11 @@ def _find_unsent_message(lacking: Sequence[Texts]) -> tuple[str, str]:
     """
     gone = list[Mapping[str, Any]]()
     for texts in lacking:
-        asked, sent = (_list_shared([_write(messages)]) for messages in (texts.dataset_prompt, texts.messages))
+        asked, sent = (_list_shared([_write(messages)]) for messages in (_list_asked(texts), texts.messages))
         unsent = [
-            message for message in texts.dataset_prompt if not set(_list_shared([prompt_of([message])])) & set(sent)
+            message
+            for message in _list_asked(texts)
+            if prompt_of([message]).strip() and not set(_list_shared([prompt_of([message])])) & set(sent)
         ]
         if unsent and set(sent) <= set(asked):
             gone.append(unsent[0])
@@ -114,6 +117,11 @@ def _find_unsent_message(lacking: Sequence[Texts]) -> tuple[str, str]:
         f"Of their prompts that were read, {len(gone)} of {len(lacking)} lack a whole message, and have nothing in its "
         "place; the others have all messages."
     )
+
+
+def _list_asked(texts: Texts) -> list[Mapping[str, Any]]:
+    """Return the messages of the dataset's prompt, which may go on after an assistant's, without those."""
+    return [message for message in texts.dataset_prompt if message.get("role") != "assistant"]
 
 
 def _has_all(texts: Texts) -> bool:

@@ -75,6 +75,29 @@ def as_one_text(place: int) -> Texts:
     return texts(one, formed(place))
 
 
+def followed(place: int) -> list[dict[str, Any]]:
+    """A question on what was said before."""
+    answer = {"role": "assistant", "content": "Noted."}
+    return [*prompt(RULES, f"Lease {place} is signed."), answer, *prompt(None, f"Question {place}?")]
+
+
+def without_turns(place: int) -> Texts:
+    """A client sends the last turn alone."""
+    return texts([followed(place)[0], followed(place)[-1]], followed(place))
+
+
+def without_lines(place: int) -> Texts:
+    """The end of the only user message is cut, which is no whole message."""
+    lines = [f"Fact {number} of {place}" for number in range(6)]
+    return texts(prompt(RULES, "\n".join(lines[:4])), prompt(RULES, "\n".join(lines)))
+
+
+def test_a_turn_that_is_another_in_each_prompt_is_missed_as_a_whole_alone() -> None:
+    (card,) = found(told(without_turns, lambda it: texts(followed(it))))
+    assert card.title.startswith("33% of rollouts are not sent one of the dataset's user messages (such as “Lease ")
+    assert not found(told(without_lines))
+
+
 @pytest.mark.parametrize(("of_hit", "of_others", "title"), [
     (without_system, ruled, "the dataset's system message (\u201cThink first. End with ANSWER: and the\u2026\u201d)"),
     (without_own, ruled, "the dataset's system message (\u201cPlay it safe.\u201d)"),
