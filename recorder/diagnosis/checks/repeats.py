@@ -14,6 +14,7 @@ from logs_ui.recorder.diagnosis.contrast import rise, shift
 from logs_ui.recorder.diagnosis.explanations import BEHAVIOUR
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
 from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, mean, unsolved_groups
+from logs_ui.recorder.diagnosis.places import families_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows, means
 from logs_ui.recorder.diagnosis.tables.actions import loop_kinds, looping
 from logs_ui.recorder.diagnosis.tables.movement import (
@@ -112,8 +113,10 @@ def _check_turns(run: Run) -> Outcome:
         )
     turns, repeats = mean(rows.turns[ended]), rows.facts["repeats"]
     alone = mean(np.where(np.isnan(repeats), np.nan, (repeats == 0) & (rows.facts["action_tail"] < 2))[ended])
-    # If solvable tasks end in time, the others run out of turns because they are unsolvable.
+    # If solvable tasks of the same evals and families end in time, the others run out as they are unsolvable.
     others = ~np.isin(rows.task, np.flatnonzero(never_solved(run)))
+    for codes in (rows.eval, *(families.task for families, *_ in families_of(run))):
+        others &= np.isin(codes, codes[ended])
     is_of_hopeless = bool(others.any()) and float(ended[others].mean()) <= limit
     sentences = [] if turns is None else [_describe_turns(rows, ended, turns)]
     if alone is not None:
