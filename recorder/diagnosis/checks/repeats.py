@@ -33,6 +33,7 @@ from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, pe
 from logs_ui.recorder.vocabulary import LOOP, REPEATS, LossCause, StopReason
 
 _LOOPING, _OUT_OF_TURNS = 0.1, 0.2
+_MANY_OUT = 0.4  # of the rollouts at tasks that are solved run out of turns [ours]
 _FELL = 0.1  # of the range of rewards [ours]
 _GAINED = 0.1  # of the range of rewards: rollouts that run out of turns learn in spite of it [ours]
 _SHARE = 0.1
@@ -113,11 +114,13 @@ def _check_turns(run: Run) -> Outcome:
         )
     turns, repeats = mean(rows.turns[ended]), rows.facts["repeats"]
     alone = mean(np.where(np.isnan(repeats), np.nan, (repeats == 0) & (rows.facts["action_tail"] < 2))[ended])
-    # If solvable tasks of the same evals and families end in time, the others run out as they are unsolvable.
+    # If solvable tasks end in time, of the same evals and families if there are any, the others run out of turns as
+    # they are unsolvable; if many of them do not, the others may only need more turns.
     others = ~np.isin(rows.task, np.flatnonzero(never_solved(run)))
     for codes in (rows.eval, *(families.task for families, *_ in families_of(run))):
-        others &= np.isin(codes, codes[ended])
-    is_of_hopeless = bool(others.any()) and float(ended[others].mean()) <= limit
+        others = beside if (beside := others & np.isin(codes, codes[ended])).any() else others
+    of_others = float(ended[others].mean()) if others.any() else 1.0
+    explained = ["task_mix", "forgotten", *["never_solved"] * (of_others >= _MANY_OUT)] if of_others > limit else []
     sentences = [] if turns is None else [_describe_turns(rows, ended, turns)]
     if alone is not None:
         sentences.append(
@@ -143,7 +146,7 @@ def _check_turns(run: Run) -> Outcome:
         own=ended,
         own_of_all=ended_of_all,
         may_remain=first == run.all.steps[0] and _learns_at_limit(run),
-        explains=() if is_of_hopeless else ("task_mix", "never_solved", "forgotten"),
+        explains=tuple(explained),
     )
 
 
