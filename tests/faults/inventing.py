@@ -177,7 +177,6 @@ _TASKS = Shape(steps=24, groups=6, size=8, tasks=36)
 _OBSERVED = "Answers hold observations that the model wrote, and go on after them"
 _ALIKE: tuple[tuple[str, str, Callable[[Place], Played]], ...] = (
     ("imagined", "Healthy: reasoning imagines observations", imagines),
-    ("described", "Healthy: answers describe what is seen, under a heading", describes),
 )
 
 FAULTS: tuple[Fault, ...] = (
@@ -201,6 +200,8 @@ FAULTS: tuple[Fault, ...] = (
           partial(generated, invents_customers_for_free, _TASKS)),
     Fault("invented observations: quoted", "Answers quote what was observed, which is a habit that loses", "new_habit",
           partial(generated, quotes, _TASKS)),
+    Fault("invented observations: described", "Answers describe what is seen, under a heading, which is one, too",
+          "new_habit", partial(generated, describes, _TASKS)),
     Fault("invented observations: notes", "Answers have labelled lines, as a customer's words have, which is one, too",
           "new_habit", partial(generated, notes, _TASKS)),
     Fault("invented observations: quoted with label", "They quote its label, too",

@@ -649,6 +649,13 @@ def correlation(case: Case, name: str) -> float:
     return float(np.corrcoef(np.array(pairs).T)[0, 1])
 
 
+def follows_function(case: Case, name: str) -> str:
+    """Return the correlation of the reward and a function within groups."""
+    sides = [(np.array(rewards(group)), np.array([parts(it)[name] for it in group])) for group in case.groups]
+    x, y = (np.concatenate([side - side.mean() for side in of]) for of in zip(*sides, strict=True))
+    return figure(float(np.corrcoef(x, y)[0, 1]))
+
+
 def regressed(case: Case, *_: str) -> tuple[str, ...]:
     before, since = re.findall(r"\d+ of \d+", case.card.evidence[0])
     names = re.split(", | and ", case.card.evidence[0].split(":")[0])
@@ -2033,6 +2040,10 @@ COUNTS: dict[str, Count] = {
     "The reward follows the length of answers alone (r = # within groups)": lambda c, _: (
         figure(correlation(c, "reward")),
     ),
+    "The reward follows # alone (r = # within groups)": lambda c, name, _: (name, follows_function(c, name)),
+    "# rollouts in # groups were compared, without truncated and failed ones.": lambda c, *_: (
+        str(len(c.last)), str(len(c.groups)),
+    ),
     "Weights: # #, # #.": lambda c, *g: (
         g[0], figure(weight(c, g[0])), g[2], figure(weight(c, g[2])),
     ),
@@ -2475,7 +2486,7 @@ def swapped_examples(case: Case, text: str) -> tuple[str]:
         pairs_of = most_frequent(compared_in(case, case.card.title[len("In ") :].partition(" the most")[0]))
         return (listed(list(dict.fromkeys(f"{a} (not {b})" for a, b in pairs_of if a != b))),)
     pairs = {(most_given(it), right(it[0])) for it in unanswered(case)}
-    shown = re.findall(r"(\w+) \(not (\w+)\)", text)
+    shown = re.findall(r"(?:^|, | and )(.*?) \(not (.*?)\)", text)
     return (text if len(shown) == 3 and pairs >= {(valued(a), valued(b)) for a, b in shown} else str(pairs),)
 
 
