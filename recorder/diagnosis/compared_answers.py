@@ -88,10 +88,11 @@ def find_column(run: Run) -> str | None:
     for name, values in run.labels_of_all.items():
         written = [bare(values[row] or "").casefold() for row in chosen.tolist()]
         equal = np.array([bool(a) and a == b for a, b in zip(answers, written, strict=True)], bool)
+        is_told = len(set(written)) >= _KINDS and _FEWEST <= equal.mean() < 1
+        if not is_told or solved[equal].mean() < _SURE or solved[~equal].mean() > _LESS:
+            continue
         codes = np.unique([value or "" for value in values], return_inverse=True)[1]
-        is_alike = (distinct(group, codes, count=len(run.all.groups.size)) <= 1).all()
-        is_told = len(set(written)) >= _KINDS and _FEWEST <= equal.mean() < 1 and is_alike
-        if is_told and solved[equal].mean() >= _SURE and solved[~equal].mean() <= _LESS:
+        if (distinct(group, codes, count=len(run.all.groups.size)) <= 1).all():
             return name
     return None
 

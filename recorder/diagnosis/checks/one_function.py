@@ -55,14 +55,21 @@ def _check_constant(run: Run) -> Outcome:
         return NotJudged("The whole reward is constant, not one function alone.")
     finders = (_find_constant, _find_of_prompt, _find_in_places)
     outcomes = [next(filter(None, (find(run, name) for find in finders)), None) for name in run.rows.values]
-    told = [name for name, of in zip(run.rows.values, outcomes, strict=True) if isinstance(of, Card)]
-    whole = replace(run, rows=compared(run.rows), all=compared(run.all))
-    outcomes += [_find_beside_failed(run, whole, name) for name in run.rows.values if name not in told]
+    untold = [name for name, of in zip(run.rows.values, outcomes, strict=True) if not isinstance(of, Card)]
+    last = compared(run.rows)
+    if alike := [name for name in untold if _is_same_in_groups(last, name)]:  # else all rows are copied for nothing
+        whole = replace(run, rows=last, all=compared(run.all))
+        outcomes += [_find_beside_failed(run, whole, name) for name in alike]
     cards = [card for card in outcomes if isinstance(card, Card)]
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
     there = [part for part in outcomes if isinstance(part, str)]
     return Below(f"There, at no cost: {listed(there)}." if there else "Each function differs within groups.")
+
+
+def _is_same_in_groups(rows: Rows, name: str) -> bool:
+    low, high = ends(rows.group, rows.values[name], len(rows.groups.size))
+    return not (high - low > SAME).any()
 
 
 def _find_beside_failed(run: Run, whole: Run, name: str) -> Card | None:
