@@ -146,11 +146,12 @@ def _columns(connection: Connection) -> set[tuple[str, str]]:
     """Return the columns of all tables and indexes, as (table, column); for SQLite also their names without one."""
     if connection.dialect.name == "postgresql":
         return {(table, column) for table, column in connection.exec_driver_sql(_ON_POSTGRESQL)}
-    names = connection.exec_driver_sql("SELECT name FROM main.sqlite_master").scalars().all()
+    listed = connection.exec_driver_sql("SELECT name, type FROM main.sqlite_master")
+    kinds = {name: kind for name, kind in listed}  # noqa: C416 - rows are no pairs to mypy
+    tables = (name for name, kind in kinds.items() if kind == "table")
     # Joined with pragma_table_info, SQLite aborts it when the tables of an attached file have just changed.
-    # An index has no columns here, and is known by its name alone.
-    parts = {name: connection.exec_driver_sql(f'PRAGMA main.table_info("{name}")').all() for name in names}
-    return {(name, "") for name in names} | {(name, part[1]) for name in names for part in parts[name]}
+    parts = {name: connection.exec_driver_sql(f'PRAGMA main.table_info("{name}")').all() for name in tables}
+    return {(name, "") for name in kinds} | {(name, part[1]) for name in parts for part in parts[name]}
 
 
 def pending(connection: Connection) -> list[Migration]:
