@@ -334,9 +334,9 @@ def _headline(report: Report) -> Iterator[Line]:
     first, last = report.steps
     steps = f"step {first}" if first == last else f"steps {first} to {last}"
     yield Line(f"Run {visible(report.run)}, {steps}", "bold")
-    yield Line(f"{visible(report.verdict.said)}.", "bold green" if report.verdict.is_healthy else "bold yellow")
+    yield Line(f"{visible(report.verdict.said)}.", "bold green" if report.verdict.is_good else "bold yellow")
     for name, verdict in report.environments:
-        yield Line(f"{visible(name)}: {visible(verdict.said)}.", "green" if verdict.is_healthy else "yellow", 2)
+        yield Line(f"{visible(name)}: {visible(verdict.said)}.", "green" if verdict.is_good else "yellow", 2)
     if report.checked:
         yield Line(f"{visible(report.basis)}.", "dim")
     fall, best_is = report.fall, visible(report.scale.source)

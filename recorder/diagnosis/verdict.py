@@ -1,4 +1,5 @@
-"""Judges a run in one line. A run is called healthy on positive evidence only, and not for lack of findings.
+"""Judges a run in one line. Its good verdicts need positive evidence, not only a lack of findings, and say what was
+found; none calls a run healthy, since a fault that no check knows looks the same.
 
 Such evidence is an outcome that rises beyond chance, with groups as the independent units, or that most rollouts reach.
 A reward near the run's own 99th percentile is none: that may be far below what the functions can give; but a reward
@@ -34,6 +35,7 @@ _MIX = "task_mix"  # harder tasks lower rewards, and are no fault
 _LEAST = 0.02  # of the range of values: a smaller change does not matter
 _MOST = 0.5  # of the rollouts are solved: most reach the outcome; of those of a place: it hits most of them
 _NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
+_NO_FAULT = "No fault found"  # not "healthy": see docs/diagnosis.md, *Blind rounds*
 _HALVES = "the first half of their rollouts against the second"
 _EQUAL = 0.95  # of the groups have equal rewards: there is nothing to learn from
 
@@ -44,7 +46,7 @@ class Verdict(NamedTuple):
     Attributes:
         id: `too_early`; `failed` (with its error); `setup` or `fault` (a finding of either kind); `no_reward`;
             `nothing_to_learn` (rewards are equal within groups); `nothing_solved`; `worse`, `level` or `unknown` (no
-            trend can be told), each without a known cause; `improving` or `reached`, which are healthy.
+            trend can be told), each without a known cause; `improving` or `reached` (most rollouts are solved).
         said: the verdict, with its figures.
         card: the id of the card whose title ends `said`; None if it says something else.
     """
@@ -54,7 +56,8 @@ class Verdict(NamedTuple):
     card: str | None = None
 
     @property
-    def is_healthy(self) -> bool:
+    def is_good(self) -> bool:
+        """True on positive evidence, and if no fault was found that costs much."""
         return self.id in {"improving", "reached"}
 
     @property
@@ -89,9 +92,8 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
     is_left = all(not card.eval and (card.may_remain or is_slight(run, card) or _remains(run, card)) for card in cards)
-    if is_left and (improving := _judge_rise(run, outcome)):
-        sentence = f"{improving.said}; what is left: {cards[0].title}"
-        return Verdict("improving", sentence, cards[0].id)
+    if is_left and (rise := _find_rise(run, outcome)):
+        return Verdict("improving", f"Improving: {rise}; what is left: {cards[0].title}", cards[0].id)
     if all(card.id == _MIX for card in cards) and not outcome.is_sure(-1, _SURE):
         if outcome.change is None or outcome.change.chance is None:
             return Verdict("unknown", f"{cards[0].title}; there is too little to judge the policy by", cards[0].id)
@@ -409,27 +411,26 @@ def _is_high(run: Run, outcome: _Measure) -> bool:
     return is_near and outcome.name == REWARD
 
 
-def _judge_rise(run: Run, outcome: _Measure) -> Verdict | None:
-    """Return the verdict on an outcome that rises; None for others. Solved is but a threshold of the values of its
+def _find_rise(run: Run, outcome: _Measure) -> str | None:
+    """Return the course of an outcome that rises; None for others. Solved is but a threshold of the values of its
     function, which may rise below it. Another function's rise counts for nothing: the policy may have hacked it.
     """
     if outcome.is_sure(1, _SURE):
-        return Verdict("improving", f"Healthy, improving: {outcome.course}")
+        return outcome.course
     measures = (_measure_in_mix, _measure_halves, _measure_slope)
     if within := next(filter(None, (measure(run, outcome) for measure in measures)), None):
-        return Verdict("improving", f"Healthy, improving: {within.course}")
+        return within.course
     deciding = run.scale.success.find_deciding(run.all)
     if deciding is None or outcome.is_sure(-1, _SURE):
         return None
     graded = _measure(run, f"mean {deciding[0]}", deciding[1])
-    sentence = f"Healthy, improving: {graded.course}, {outcome.values}"
-    return Verdict("improving", sentence) if graded.is_sure(1, _SURE) else None
+    return f"{graded.course}, {outcome.values}" if graded.is_sure(1, _SURE) else None
 
 
 def _judge_reached(run: Run, outcome: _Measure) -> Verdict:
     paid = _measure(run, REWARD, run.all.reward)
-    if improving := _judge_rise(run, outcome):
-        return improving
+    if rise := _find_rise(run, outcome):
+        return Verdict("improving", f"{_NO_FAULT}, improving: {rise}")
     habit = "" if outcome.alike else name_changed_habit(run)  # another mix of families has other habits
     is_judged = outcome.change is not None and outcome.change.chance is not None
     is_lower = outcome.change is not None and outcome.change.value <= -outcome.least
@@ -437,8 +438,8 @@ def _judge_reached(run: Run, outcome: _Measure) -> Verdict:
         return Verdict("level", f"No cause found; {habit}, at {outcome.course}")
     if _is_high(run, outcome):
         if paid.is_sure(1, _SURE):
-            return Verdict("reached", f"Healthy, the reward rises: {outcome.now}, {paid.course}")
-        sentence = f"Healthy, no clear change: {outcome.course}" if is_judged else f"Healthy: {outcome.now}"
+            return Verdict("reached", f"{_NO_FAULT}, the reward rises: {outcome.now}, {paid.course}")
+        sentence = f"{_NO_FAULT}, no clear change: {outcome.course}" if is_judged else f"{_NO_FAULT}: {outcome.now}"
         return Verdict("reached", f"{sentence}{habit and f'; {habit}'}")
     if is_judged:
         rises = ", while the reward rises" if paid.is_sure(1, _SURE) else ""

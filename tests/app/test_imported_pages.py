@@ -85,10 +85,10 @@ def test_a_run_without_rewards_is_not_called_healthy(tmp_path: Path) -> None:
     client = bare(tmp_path, [{"question": f"q{i}", "answer": f"a{i}"} for i in range(40)])
     for part in ("why", "overview"):
         page = client.get(f"/runs/bare/{part}").text
-        assert "Healthy" not in page, part
+        assert "No fault found" not in page, part
         assert ">NaN<" not in page, part
     assert "No rollout of these steps has a reward" in client.get("/runs/bare/why").text
-    assert "Healthy" not in str(diagnose("bare", db=tmp_path / "logs-ui.db"))
+    assert "No fault found" not in str(diagnose("bare", db=tmp_path / "logs-ui.db"))
 
 
 def test_a_finding_of_a_run_without_rewards_is_shown_without_a_mean(tmp_path: Path) -> None:

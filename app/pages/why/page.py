@@ -173,7 +173,7 @@ class Why(NamedTuple):
     @property
     def is_unknown(self) -> bool:
         """True if nothing is known of a run that is not healthy but what differs most."""
-        return not (self.first or self.cards or self.verdict.is_healthy)
+        return not (self.first or self.cards or self.verdict.is_good)
 
 
 @dataclass(frozen=True)
@@ -254,7 +254,7 @@ def make_why(db: Connection, summary: RunSummary, diagnosis: Diagnosed, selectio
     first = cards[0] if card_of_verdict(report) else None
     low_cards = (report.scored_low,) if report.scored_low else ()
     low_findings = make_cards(report, low_cards, diagnosis.settings, run.uid, count)
-    costliest = None if report.verdict.is_healthy else report.costliest
+    costliest = None if report.verdict.is_good else report.costliest
     return Why(
         fall=make_fall(report.fall, report.scale.source, run.uid, report.scope, coverage.rollouts),
         coverage=coverage,

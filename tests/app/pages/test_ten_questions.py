@@ -173,7 +173,7 @@ ADMIN = "shopping_admin"
 Question = tuple[str, Sequence[str], str, Callable[[Recorded], str]]
 """A run, what is clicked from its Overview, where the answer stands, and a pattern of it, by the truth."""
 TWO_CLICKS: dict[str, Question] = {
-    "is all well?": ("coding-healthy", [], "#overview", lambda _: "Healthy"),
+    "is all well?": ("coding-healthy", [], "#overview", lambda _: "No fault found"),
     "which family of three thousand tasks fails?": (
         "web-regressed", ["Why", "#by-places > summary"], "#by-places",
         lambda run: rf"solved in webarena/{ADMIN}/ \d+% {100 * solved_of(run)[ADMIN]:.0f}%",

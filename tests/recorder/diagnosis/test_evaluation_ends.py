@@ -54,7 +54,7 @@ def test_the_filter_of_a_recorded_run_opens_exactly_these_rollouts(tmp_path: Pat
     assert (len(opened), whole) == (int(number), "32 rollouts")
     assert set(opened.stop_reason) == {"turn_limit"}
     assert set(opened["mode"]) == {"eval"}
-    assert not report.verdict.is_healthy
+    assert not report.verdict.is_good
 
 
 def test_evaluations_are_read_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,14 +33,14 @@ def verdict(settings: Settings | None = None, error: str | None = None, **column
 @pytest.mark.parametrize(
     ("columns", "name", "said"),
     [
-        ({"reward": RISING}, "improving", "Healthy, improving: solved 31% → 55% (steps 1"),
-        ({"reward": NOISE < 0.7}, "reached", "Healthy, no clear change: solved 72% → 73% (steps "),
+        ({"reward": RISING}, "improving", "No fault found, improving: solved 31% → 55% (steps 1"),
+        ({"reward": NOISE < 0.7}, "reached", "No fault found, no clear change: solved 72% → 73% (steps "),
         ({"reward": NOISE < 0.3}, "level", "No cause found; no clear change: solved 32% → 31% (steps "),
         ({"reward": RISING[::-1]}, "worse", "Getting worse, cause unknown: solved 55% → 31% (steps "),
         ({"reward": GRADED, "parts": {"judge": GRADED}}, "level",
          "No cause found; no clear change: mean reward 0.148 → 0.148 (steps "),
         ({"reward": np.maximum(1 - np.maximum(NOISE - 0.7, 0), 0.8), "parts": {"judge": GRADED}}, "reached",
-         "Healthy, no clear change: mean reward 0.96 → 0.964 (steps "),
+         "No fault found, no clear change: mean reward 0.96 → 0.964 (steps "),
         ({"reward": np.nan, "scored": False}, "no_reward", "No rollout of these steps has a reward"),
         ({"reward": GRADED, "parts": {"judge": GRADED}, "env_success": 0.0},
          "nothing_solved", "0% of rollouts are solved; no check found why"),
@@ -93,8 +93,8 @@ STYLE, RISING_STYLE = (0.4 * DICE.uniform(size=COUNT) + 0.4 * rise * PLACE / COU
 
 
 @pytest.mark.parametrize(("parts", "name", "said"), [
-    ({"tests_pass": MORE}, "improving", "Healthy, improving: mean tests_pass 0.3"),
-    ({"tests_pass": MORE, "style": STYLE}, "improving", "Healthy, improving: mean tests_pass 0.3"),
+    ({"tests_pass": MORE}, "improving", "No fault found, improving: mean tests_pass 0.3"),
+    ({"tests_pass": MORE, "style": STYLE}, "improving", "No fault found, improving: mean tests_pass 0.3"),
     ({"tests_pass": PARTIAL, "style": STYLE}, "level", "No cause found; no clear change: solved 7%"),
     ({"tests_pass": PARTIAL, "style": RISING_STYLE}, "level", "No cause found; no clear change: solved 7%"),
 ])  # fmt: skip
@@ -142,7 +142,7 @@ def test_easier_tasks_in_place_of_others_are_no_improvement() -> None:
     told, said = verdict(reward=reward, task=[f"task {it}" for it in task])
     assert (told, said.split(" (")[0]) == (
         "reached",
-        "Healthy, no clear change: solved 81%; at the same tasks 56% \u2192 58%",
+        "No fault found, no clear change: solved 81%; at the same tasks 56% \u2192 58%",
     )
     once = [f"task {it}" for it in PLACE // 4]
     assert verdict(reward=reward, task=once)[0] == "improving"
@@ -150,7 +150,7 @@ def test_easier_tasks_in_place_of_others_are_no_improvement() -> None:
 
 def test_one_step_has_no_plateau() -> None:
     rows = rows_of(COUNT, steps=1, reward=NOISE < 0.7)
-    assert diagnose_rows(rows, has_ended=True).verdict[:2] == ("reached", "Healthy: solved 73%")
+    assert diagnose_rows(rows, has_ended=True).verdict[:2] == ("reached", "No fault found: solved 73%")
 
 
 def test_a_training_that_failed_early_says_so() -> None:
@@ -266,10 +266,10 @@ def test_a_rise_within_a_column_whose_mix_changed_is_improving(rise: float, expe
         ("one of several: cut", "fault", "proofs: 35% of rollouts are truncated"),
         ("turns in vain", "fault", "56% of rollouts run out of turns"),
         ("all turns", "improving", "what is left: 54% of rollouts run out of turns"),
-        ("healthy environments: scales", "improving", "Healthy, improving"),
-        ("healthy environments: hard", "improving", "Healthy, improving"),
-        ("healthy environments: alike", "reached", "Healthy, no clear change"),
-        ("healthy course: dataset", "improving", "Healthy, improving: solved 68% \u2192 83%"),
+        ("healthy environments: scales", "improving", "No fault found, improving"),
+        ("healthy environments: hard", "improving", "No fault found, improving"),
+        ("healthy environments: alike", "reached", "No fault found, no clear change"),
+        ("healthy course: dataset", "improving", "No fault found, improving: solved 68% \u2192 83%"),
         ("healthy course: levels", "improving", "at the same metadata.level of the last steps 64% \u2192 74%"),
     ], 4),
 )  # fmt: skip
@@ -331,7 +331,7 @@ def test_a_slight_finding_does_not_hide_an_environment_that_gets_worse(cost: flo
 def test_what_is_left_in_a_run_that_improves_may_keep_an_environment_from_it(share: float, name: str) -> None:
     rows = SimpleNamespace(in_eval=lambda _: np.arange(100) < 100 * share)
     run, turns = SimpleNamespace(rows=rows), Verdict("fault", "60% of rollouts run out of turns", "turn_limit")
-    whole = Verdict("improving", "Healthy, improving; what is left: 20% run out of turns", "turn_limit")
+    whole = Verdict("improving", "Improving: solved 60%; what is left: 20% run out of turns", "turn_limit")
     assert of_all(cast(Any, run), (), whole, [("maze", turns)]).id == name
 
 
@@ -361,12 +361,12 @@ FEW = {"turns": np.where(LATE, 3.0, 5.2), "completion_tokens": np.where(LATE, 30
     (FEW, NOISE < 0.3, "level", "No cause found; turns 5.2 \u2192 3, at solved "),
     (FEW, NOISE[::-1] < 0.7, "reached", "solved 73% \u2192 72%"),
     (FEW, NOISE < 0.7 - 0.05 * LATE, "level", "turns 5.2 \u2192 3, at solved 72% \u2192 "),
-    (FEW, NOISE < 0.7, "reached", "Healthy, no clear change: solved 72% \u2192 73% (steps 1"),
+    (FEW, NOISE < 0.7, "reached", "No fault found, no clear change: solved 72% \u2192 73% (steps 1"),
     (FEW, NOISE < 0.7, "reached", "; turns 5.2 \u2192 3"),
     ({"completion_tokens": np.where(LATE, 800.0, 160.0)}, NOISE < 0.3, "level", "tokens per turn 80 \u2192 400, at "),
     (FEW, NOISE < 0.9 - 0.5 * LATE, "worse", "; turns 5.2 \u2192 3"),
-    (FEW, NOISE < 0.3 + 0.4 * LATE, "improving", "Healthy, improving: solved "),
-    ({"turns": np.where(LATE, 5.0, 5.2)}, NOISE < 0.7, "reached", "Healthy, no clear change: solved "),
+    (FEW, NOISE < 0.3 + 0.4 * LATE, "improving", "No fault found, improving: solved "),
+    ({"turns": np.where(LATE, 5.0, 5.2)}, NOISE < 0.7, "reached", "No fault found, no clear change: solved "),
 ])  # fmt: skip
 def test_a_habit_that_changes_is_told_and_is_healthy_only_if_the_outcome_does_not_fall(
     columns: Any, right: Any, name: str, said: str

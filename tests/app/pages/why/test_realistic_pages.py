@@ -100,7 +100,7 @@ def test_the_verdict_on_a_healthy_run_is_true(run: Realistic) -> None:
     sentence = recording.diagnosed.report.verdict.said
     assert sentence in of_run(recording)[0]
     match = re.fullmatch(
-        r"Healthy[\w, ]*: solved (\d+%)(?:, mean reward (\S+))?"
+        r"No fault found[\w, ]*: solved (\d+%)(?:, mean reward (\S+))?"
         r"(?: \u2192 (\S+) \(steps 1\u2013(\d+) against (\d+)\u2013\d+(.*)\))?",
         sentence,
     )

@@ -282,7 +282,7 @@ def test_a_rollouts_page_says_the_cause_and_the_loss_that_why_tells(clients: dic
 
 def test_a_healthy_run_says_so_and_what_was_looked_at(clients: dict[str, TestClient]) -> None:
     html = page_of(clients, "well")
-    assert "Healthy, " in html
+    assert "No fault found, " in html
     assert 'id="causes-title"' not in html
     assert "Checked, no finding" in html
     assert "Not recorded" in html
@@ -295,7 +295,7 @@ def test_a_finding_about_the_evaluations_opens_their_rollouts(clients: dict[str,
     verdict = html[html.index('class="verdict"') : html.index("</section>", html.index('class="verdict"'))]
     assert "of evaluation rollouts are truncated at the token limit, 0% of training rollouts" in verdict
     assert "in the evaluations" in verdict
-    assert "Healthy" not in verdict
+    assert "No fault found" not in verdict
     (opened,) = re.findall(r'<a class="button" href="([^"]+)">.*?Open its (\d+) rollouts', verdict)
     assert "mode:eval" in unescape(opened[0])
     assert "cause:truncation" in unescape(opened[0])
@@ -438,7 +438,7 @@ def test_the_overview_of_a_healthy_run_has_one_quiet_line_and_that_of_an_early_o
     clients: dict[str, TestClient],
 ) -> None:
     calm = short_of(clients["well"])
-    assert "Healthy, " in calm
+    assert "No fault found, " in calm
     assert "<ol>" not in calm
     assert short_of(clients["early"]).startswith(" hidden></div>")
 
