@@ -29,6 +29,7 @@ make_trainer(
 """
 
 
+@pytest.mark.exhaustive
 def test_two_ranks_write_one_run_and_a_group_that_straddles_them_is_one_group(db: Path, tmp_path: Path) -> None:
     with guess_server() as url:
         run_on_two_ranks(RANK, tmp_path, url, db, tmp_path / "out")

@@ -463,6 +463,7 @@ def test_of_a_training_that_ended_no_call_is_kept(game_url: str, tmp_path: Path)
     assert all(one.run != run for one in trainer_run._recordings)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.versions
 def test_each_training_is_a_run_and_an_evaluation_after_it_is_not(game_url: str, db: Path, tmp_path: Path) -> None:
     trainer = make_trainer(record(sequential(game_url), db=db), tmp_path / "out", max_steps=1)

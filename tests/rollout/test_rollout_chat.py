@@ -239,6 +239,7 @@ def test_what_a_template_escapes_is_not_left_out() -> None:
     assert r"say \"4\"" in text
 
 
+@pytest.mark.exhaustive
 def test_every_template_that_trl_ships_takes_what_a_user_says() -> None:
     import trl
 

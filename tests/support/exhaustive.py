@@ -6,8 +6,9 @@ and decorators can use these functions.
 """
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import pytest
 from hypothesis import settings
 
 _One = TypeVar("_One")
@@ -32,3 +33,10 @@ def examples(number: int) -> int:
 def cases(every: Sequence[_One], few: int) -> Sequence[_One]:
     """Return the first `few` of these, or all of them."""
     return every if _is_exhaustive else every[:few]
+
+
+def marked_cases(every: Sequence[Any], few: int, more: int) -> list[Any]:
+    """Return the values of a parameter: the first `few` of these, and `more` that are marked `exhaustive`, or all."""
+    mark = pytest.mark.exhaustive
+    last = few + more
+    return [*every[:few], *(pytest.param(case, marks=mark) for case in every[few:last]), *cases(every[last:], 0)]

@@ -167,6 +167,7 @@ def test_a_setting_that_cannot_be_is_refused_before_the_demo_makes_anything(
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("empty", cases([True, False], 1))
 def test_serve_waits_for_a_database_that_is_not_there_or_empty(tmp_path: Path, *, empty: bool) -> None:
     db = tmp_path / "a.db"

@@ -188,6 +188,7 @@ def test_what_cannot_be_run_is_refused_in_one_line(tmp_path: Path, words: list[s
     assert what in line
 
 
+@pytest.mark.exhaustive
 def test_a_plain_training_is_recorded_completely_and_keeps_its_exit_code(tmp_path: Path) -> None:
     script(tmp_path, TRAINING + "train()\nprint(sys.excepthook.__module__)\nsys.exit(3)\n")
     done = run(tmp_path, "--eval-name", "lengths", "--project", "games", "train.py", "x", LOGS_UI_RUN="mine")
@@ -265,6 +266,7 @@ def test_why_nothing_was_recorded(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("lacks", cases(["database", "package"], 1))
 def test_a_recorder_that_cannot_start_costs_a_line_and_no_training(tmp_path: Path, lacks: str) -> None:
     (tmp_path / "trl" / "trainer").mkdir(parents=True)

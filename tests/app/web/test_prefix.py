@@ -39,6 +39,7 @@ def kind(address: str) -> str:
     return re.sub(r"\d+", "N", path.removeprefix(PREFIX)) + "?" + names
 
 
+@pytest.mark.exhaustive
 def test_every_address_of_every_page_begins_with_the_prefix(client: TestClient) -> None:
     """Whether a proxy cuts it off, as of every other page, or not."""
     waiting, seen = [PREFIX + "/"], set[str]()

@@ -19,10 +19,10 @@ _LARGE = ("coding", "web")
 
 
 def each(runs: Iterable[Realistic]) -> pytest.MarkDecorator:
-    """Return the parameters of a test that judges runs from columns: all but large ones."""
+    """Return the parameters of a test that judges runs from columns: six, and all but large ones marked."""
     ordered = sorted(runs, key=lambda run: run.kind in _LARGE)
-    few = max(sum(run.kind not in _LARGE for run in ordered), 1)
-    return _parameters(exhaustive.cases(ordered, few))
+    small = max(sum(run.kind not in _LARGE for run in ordered), 1)
+    return _parameters(exhaustive.marked_cases(ordered, 6, max(small - 6, 0)))
 
 
 def of(runs: Iterable[Realistic], few: int = len(_FIRST)) -> pytest.MarkDecorator:

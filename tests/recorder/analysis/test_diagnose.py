@@ -285,6 +285,7 @@ def test_its_options_set_what_the_run_is_held_against(db: Path) -> None:
 # --- Settings of a run
 
 
+@pytest.mark.exhaustive
 def test_saved_settings_stand_above_recorded_ones_until_they_are_taken_back(tmp_path: Path) -> None:
     db = tmp_path / "a.db"
     recorded = Settings(max_reward=2.0, thresholds={"truncation": 0.9})
@@ -546,6 +547,7 @@ def _truncated(db: Path, project: str | None) -> str:
     return run.id
 
 
+@pytest.mark.exhaustive
 def test_what_is_muted_for_a_project_is_muted_in_its_runs(tmp_path: Path) -> None:
     db = tmp_path / "runs.db"
     alone, first = _truncated(db, None), _truncated(db, "math")

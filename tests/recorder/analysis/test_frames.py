@@ -312,6 +312,7 @@ def _parameters() -> Iterator[list[int]]:
         event.remove(Engine, "before_cursor_execute", watch)
 
 
+@pytest.mark.exhaustive
 def test_columns_are_those_of_all_however_few_rows_are_read_at_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -372,6 +373,7 @@ def test_a_file_that_cannot_be_written_leaves_nothing_behind(db: str, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["old.csv"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("db", ["sqlite"], indirect=True)  # whose process takes a second
 @pytest.mark.parametrize("format", cases(FORMATS, 1))
 def test_a_full_disk_names_the_file_and_leaves_nothing_behind(db: str, tmp_path: Path, format: str) -> None:  # noqa: A002
@@ -431,6 +433,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
     assert max(peaks) < peaks[0] * 1.3
 
 
+@pytest.mark.exhaustive
 def test_rollouts_that_are_read_apart_share_a_row_group(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each group pyarrow keeps something until the file is whole, and few of them are read sooner."""
     factory.make_run_at(tmp_path / "m.db", uid="run", steps=40)

@@ -111,6 +111,7 @@ def interleaved(*given: Any) -> Any:
     yield from (rows[start::20] for start in range(20))
 
 
+@pytest.mark.exhaustive
 def test_two_runs_stand_in_one_folder_and_one_is_replaced_only_when_told_to(
     db: Path, frame: pd.DataFrame, tmp_path: Path, tables: Tables
 ) -> None:

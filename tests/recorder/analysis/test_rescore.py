@@ -147,6 +147,7 @@ def test_messages_and_tools_of_an_environment_are_given_as_the_trainer_gave_them
     assert [{n: row[n] for n in then.rows[0]} for row in now.rows] == then.rows
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("said", "handed", "expected"),
     cases(

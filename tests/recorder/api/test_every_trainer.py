@@ -85,6 +85,7 @@ def evaluating_callback() -> Any:
     return Evaluates()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", KINDS)
 def test_report_to_records_batches_that_are_trained_on_as_no_evaluations(kind: str, tmp_path: Path) -> None:
     trainer = make(kind, tmp_path, [length], callbacks=[evaluating_callback()], report_to="logs_ui")

@@ -385,6 +385,7 @@ def test_training_is_the_same_with_the_recorder_and_without(taught: Any, tmp_pat
     assert seen["plain"].rewards == seen["recorded"].rewards
 
 
+@pytest.mark.exhaustive
 @plays_several
 def test_each_row_of_a_dict_of_environments_holds_its_own(taught: Any, tmp_path: Path) -> None:
     db, seen = tmp_path / "a.db", Seen()
@@ -409,6 +410,7 @@ def test_each_row_of_a_dict_of_environments_holds_its_own(taught: Any, tmp_path:
     assert any("KeyError: 'I cannot count that far'" in errors(row) for row in rows.to_dict("records"))
 
 
+@pytest.mark.exhaustive
 def test_any_factory_and_an_evaluation(taught: Any, tmp_path: Path) -> None:
     class Easy(Guessing):
         __slots__ = ("level",)

@@ -101,6 +101,7 @@ def test_a_training_with_reward_functions_only_is_recorded_once_and_goes_as_with
     assert (run["state"], run["unattributed_calls"]) == ("finished", 0)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(IS_OLD, reason="TRL 0.29 calls it paged attention, which needs a GPU")
 def test_continuous_batching_shows_why_answers_ended(tmp_path: Path) -> None:
     db, noted = tmp_path / "a.db", Noted()
@@ -220,6 +221,7 @@ def test_the_diagnosis_speaks_of_a_plain_training(tmp_path: Path, capsys: pytest
     assert "never_acted" not in {card.id for card in cards}, "it offers no tools"
 
 
+@pytest.mark.exhaustive
 def test_each_try_of_an_override_that_samples_again_has_its_own_rewards(tmp_path: Path) -> None:
     class Resampling(trl.GRPOTrainer):  # type: ignore[misc]
         """Samples twice, and goes on with the second try, as dynamic sampling does."""

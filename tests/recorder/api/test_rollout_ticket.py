@@ -101,6 +101,7 @@ def test_what_two_processes_recorded_is_one_row(address: Address, spread: Any) -
     assert (found["metadata"]["n"], found["seconds"] < 60) == (1, True)
 
 
+@pytest.mark.exhaustive
 def test_nothing_is_lost_if_a_process_dies(db: Path) -> None:
     with start_run(db=db) as run:
         row = begin(run.rollout(QUESTION))

@@ -168,6 +168,7 @@ def findings(db: Path) -> dict[str, Any]:
     return {card.id: card for card in diagnose(db=db).cards}
 
 
+@pytest.mark.exhaustive
 def test_resets_without_a_seed_are_no_wrong_order_of_rows(taught: Any, tmp_path: Path) -> None:
     for kind, expected in ((Unseeded, {"unseeded"}), (Seeded, set())):
         folder = tmp_path / kind.__name__
@@ -339,6 +340,7 @@ def joining(env: Any, notes: list[Played], *, in_words: bool, seed: int | None) 
     return rollout_func
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("traced", "in_words"), cases([(False, True), (True, False), (False, False), (True, True)], 2))
 def test_turns_whose_prompts_were_joined_are_told_apart(
     monkeypatch: pytest.MonkeyPatch, *, traced: bool, in_words: bool, tmp_path: Path

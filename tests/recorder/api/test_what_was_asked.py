@@ -136,6 +136,7 @@ def findings(db: Path) -> set[str]:
     return seen & {"wiring", "unseeded", "first_prompt"}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("kind", "build", "order", "expected"),
     cases(
@@ -172,6 +173,7 @@ def test_a_group_of_a_rollout_function_is_what_it_was_asked(
     assert not only_run(db).unattributed_calls
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("build", "order", "expected"), [(alone, same, set()), (question, of_one, {"wiring"})])
 def test_a_prompt_that_the_groups_of_a_step_share_may_be_an_observation(
     taught: Any, tmp_path: Path, build: Any, order: Any, expected: set[str]
@@ -199,6 +201,7 @@ def test_a_tokenizer_that_does_not_know_all_words_is_no_obstacle(
     assert findings(tmp_path / "a.db") == expected
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("is_named", cases([False, True], 1))
 def test_a_group_of_an_environment_that_trl_plays_is_what_it_was_asked(
     taught: Any, tmp_path: Path, *, is_named: bool

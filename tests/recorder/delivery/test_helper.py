@@ -213,6 +213,7 @@ wire.Wire.job = lambda self, frame: os.abort() if b"poison" in frame else job(se
 from logs_ui.recorder.delivery.helper.process import main; main(int(sys.argv[1]))"""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("started_as_by_a_training")
 def test_what_crashes_compiled_code_is_given_up_and_never_tried_in_the_training(
     db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -378,6 +379,7 @@ os._exit(1)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_transaction_that_goes_on_is_not_cut_off_however_long_it_takes(writer: Writer, db: Path) -> None:
     with closing(sqlite3.connect(db)) as other:
         other.execute("CREATE TABLE many (n)")
@@ -635,6 +637,7 @@ print(writer._outlet.pid)
 """
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_ones_rows_are_stored_once(address: Address, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOGS_UI_SPOOL", str(tmp_path / "spools"))
     done = run_python(LEFT, as_text(address), END_SECONDS="0.5")

@@ -12,6 +12,7 @@ from logs_ui.recorder.diagnosis.change_point import above, below
 from tests.faults import Fault
 from tests.faults.columns import diagnosed
 from tests.faults.registry import FAULTS
+from tests.support.exhaustive import marked_cases
 
 ROLLOUTS = 32  # of a step
 
@@ -174,7 +175,10 @@ def test_a_mismatch_grows_since_the_sampler_keeps_its_policy() -> None:
     assert first.explains == ("mismatch",)
 
 
-@pytest.mark.parametrize("fault", [it for it in FAULTS if it.expected == "mismatch" and it.made], ids=lambda it: it.id)
+MISMATCHES = [it for it in FAULTS if it.expected == "mismatch" and it.made]
+
+
+@pytest.mark.parametrize("fault", marked_cases(MISMATCHES, 3, 10), ids=lambda it: it.id)
 def test_a_mismatch_that_grows_from_0_while_samples_stay_as_they_are_is_of_old_weights(fault: Fault) -> None:
     assert fault.made is not None
     (mismatch,) = (card for card in diagnosed(fault.made()).report.cards if card.id == "mismatch")

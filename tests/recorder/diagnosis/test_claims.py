@@ -30,7 +30,7 @@ from tests.faults.columns import columns, diagnosed, stop_reason
 from tests.faults.policy import RATIO, SAMPLING
 from tests.faults.registry import FAULTS, UNEXPLAINED
 from tests.faults.runs import Rollout, Run, Turn
-from tests.support.exhaustive import cases
+from tests.support.exhaustive import marked_cases
 
 GENERATED = [fault for fault in (*FAULTS, *UNEXPLAINED) if fault.made is not None]
 SAME = 1e-6
@@ -2887,10 +2887,15 @@ def has(value: Any, sign: str, text: str) -> bool:
 CLAIMS = {re.compile(pattern(template)): count for template, count in COUNTS.items()}
 
 
-def choose_variants(faults: Iterable[Fault]) -> list[Fault]:
-    """Return the first variant of each cause; all of them with `--exhaustive`."""
-    of_cause = grouped(faults, lambda fault: fault.id.partition(":")[0])
-    return [fault for group in of_cause for fault in cases(group, 1)]
+def choose_variants(faults: Iterable[Fault]) -> list[Any]:
+    """Return the first variant of each check, eight healthy ones and, marked, the first of each other cause; all of
+    them with `--exhaustive`.
+    """
+    causes = grouped(faults, lambda fault: fault.id.partition(":")[0])
+    firsts = grouped((cause[0] for cause in causes), lambda fault: fault.expected or "")
+    few = [fault for of_check in firsts for fault in of_check[: 1 if of_check[0].expected else 8]]
+    more = [fault for of_check in firsts for fault in of_check if fault not in few]
+    return marked_cases([*few, *more, *(fault for cause in causes for fault in cause[1:])], len(few), len(more))
 
 
 @pytest.fixture(scope="module", params=choose_variants(GENERATED), ids=lambda fault: fault.id)

@@ -16,7 +16,7 @@ from tests.faults.columns import diagnosed
 from tests.faults.realistic.registry import RUNS
 from tests.faults.recording import record
 from tests.faults.registry import FAULTS
-from tests.support.exhaustive import cases
+from tests.support.exhaustive import marked_cases
 
 GENERATED = [fault for fault in FAULTS if fault.made is not None]
 TRAINED = [fault for fault in FAULTS if fault.train is not None]
@@ -24,7 +24,7 @@ FIRSTS = {fault.expected: fault for fault in reversed(GENERATED)}.values()  # on
 OTHERS = [*(fault for fault in GENERATED if fault not in FIRSTS), *(run.as_fault() for run in RUNS)]
 
 
-@pytest.mark.parametrize("fault", cases([*FIRSTS, *OTHERS], 16), ids=lambda fault: fault.id)
+@pytest.mark.parametrize("fault", marked_cases([*FIRSTS, *OTHERS], 6, 10), ids=lambda fault: fault.id)
 def test_a_recorded_run_has_the_cards_of_its_columns(fault: Fault, tmp_path: Path) -> None:
     assert fault.made is not None
     run = fault.made()

@@ -113,6 +113,7 @@ def test_a_chosen_column_takes_the_place_of_the_guess() -> None:
     assert reference_of(metadata, "no such column") is None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("script", [shuffled_category, shuffled_names, all_shuffled])
 def test_of_shuffled_references_only_a_part_can_be_told_apart(script: Script) -> None:
     run = generated(script, Shape(steps=20, groups=8, size=8, tasks=120))
@@ -124,6 +125,7 @@ def test_of_shuffled_references_only_a_part_can_be_told_apart(script: Script) ->
     assert found.evidence[-1].startswith("By metadata.category: at least ")
 
 
+@pytest.mark.exhaustive
 def test_a_place_that_has_few_of_the_groups_that_are_read_has_its_share_of_all_rollouts() -> None:
     """One source of 40 has its references counted from 0, and 120 of 400 groups of the last steps are read."""
 

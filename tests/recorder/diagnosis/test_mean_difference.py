@@ -65,6 +65,7 @@ def test_the_number_of_comparisons_is_corrected_for(chances: list[float], limit:
     assert chance_limit(chances) == limit
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("groups", "most"), [(5, 0.12), (10, 0.09), (40, 0.09)])  # 5% are expected, of many groups
 def test_of_runs_that_differ_by_their_seed_few_have_a_task_that_differs(groups: int, most: float) -> None:
     dice, pairs = np.random.default_rng(0), 200

@@ -68,6 +68,7 @@ def test_a_finding_that_is_elsewhere_too_names_no_place(share: np.ndarray) -> No
     assert not any(it.startswith("By ") for it in evidence)
 
 
+@pytest.mark.exhaustive
 def test_of_an_even_share_no_place_is_named_by_chance() -> None:
     named = 0
     for seed in range(40):

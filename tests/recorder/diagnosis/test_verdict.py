@@ -271,7 +271,7 @@ def test_a_rise_within_a_column_whose_mix_changed_is_improving(rise: float, expe
         ("healthy environments: alike", "reached", "No fault found, no clear change"),
         ("healthy course: dataset", "improving", "No fault found, improving: solved 68% \u2192 83%"),
         ("healthy course: levels", "improving", "at the same metadata.level of the last steps 64% \u2192 74%"),
-    ], 4),
+    ], 2),
 )  # fmt: skip
 def test_what_one_environment_lacks_is_the_verdict_and_what_is_harder_is_not(id: str, name: str, said: str) -> None:  # noqa: A002
     (fault,) = (fault for fault in (*FAULTS, *mixing.LEFT) if fault.id == id)

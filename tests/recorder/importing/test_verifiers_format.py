@@ -197,6 +197,7 @@ def stored(db: Path) -> list[str]:
     return sorted(repr({str(key): it for key, it in row.items()}) for row in rows[left].to_dict("records"))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("size", [1_500, 20_000])
 def test_a_training_that_is_followed_gives_the_same(training: Path, tmp_path: Path, size: int) -> None:
     """The files grow in the order in which prime-rl writes, by some bytes at a time, also within a line."""

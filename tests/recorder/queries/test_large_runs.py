@@ -76,6 +76,7 @@ def ids(page: queries.Page) -> list[int]:
     return [row.id or 0 for row in page.rows]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("where", cases(["turns>=2", "spread>0", "turns>=99", "error:timeout", "turns>=2 step:3.."], 2))
 @pytest.mark.parametrize("sort", [Sort.NEWEST, Sort.OLDEST])
 def test_looking_through_a_run_in_parts_finds_what_one_look_does(reader: Engine, where: str, sort: Sort) -> None:
@@ -91,6 +92,7 @@ def test_looking_through_a_run_in_parts_finds_what_one_look_does(reader: Engine,
     assert found == ids(queries.page(reader, 1, chosen, limit=10_000))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("where", ["turns>=2", "turns>=99", "error:timeout step:3.."])
 @pytest.mark.parametrize("sort", [Sort.NEWEST, Sort.OLDEST])
 def test_neighbours_that_are_found_in_time_are_the_same(reader: Engine, where: str, sort: Sort) -> None:
@@ -340,6 +342,7 @@ BROWSER = {"Accept": "text/html,*/*"}
 OF_WHY = ("", "/tasks", "/rewards", "/actions", "/trained")
 
 
+@pytest.mark.exhaustive
 def test_every_page_of_why_says_how_many_of_how_many_it_read_and_what_reads_them_all(db: Path) -> None:
     read = diagnose("large", db).sample
     assert read

@@ -160,6 +160,7 @@ def test_words_phrases_and_beginnings(place: Place) -> None:
     assert place.found(run, "text:fox,dog") == {one, two}
 
 
+@pytest.mark.exhaustive
 def test_words_are_searched_for_in_what_one_role_wrote(place: Place) -> None:
     run = place.run()
     call = {"function": {"name": "bash", "arguments": '{"command": "git grep kiwi"}'}}

@@ -190,6 +190,7 @@ def calling(play: Callable[[int], str], begin: Callable[[], Any], seen: list[tup
     return rollout_func
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("is_socket", cases([False, True], 1))
 def test_a_model_that_called_tools_in_a_rollout_function_and_then_spoke_has_stopped(
     taught: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, is_socket: bool

@@ -338,6 +338,7 @@ assert writer.flush(60)
 """
 
 
+@pytest.mark.exhaustive
 def test_processes_that_write_the_same_runs_lose_nothing_and_a_reader_misses_nothing(address: Address) -> None:
     writing_engine(address).dispose()
     command = [sys.executable, "-c", RANK, as_text(address)]

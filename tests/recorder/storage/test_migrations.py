@@ -295,6 +295,7 @@ def read(address: Address, folder: Path) -> list[str]:
     return [*(frame.to_csv() for frame in frames), (folder / "rows.jsonl").read_text(), str(report)]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("lost", ["a few", "all"])
 def test_what_it_lacks_is_read_as_not_recorded(filled: Address, tmp_path: Path, lost: str) -> None:
     columns = later_columns() if lost == "all" else [column(name) for name in LOST]

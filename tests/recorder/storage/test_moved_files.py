@@ -228,6 +228,7 @@ def test_a_log_beside_its_own_file_stays_there(db: Path, tmp_path: Path, rows: s
     assert not list(tmp_path.rglob("*of-another-file*"))
 
 
+@pytest.mark.exhaustive
 def test_a_dashboard_survives_it(db: Path, tmp_path: Path) -> None:
     with recording(db, tmp_path) as process, TestClient(create_app(db), base_url="http://127.0.0.1") as client:
         process.wait_for(100)

@@ -72,6 +72,7 @@ with recorder.start_run("waiting", db="a.db") as run:
     assert not list((tmp_path / "a.db-spool").glob("*.spool"))
 
 
+@pytest.mark.exhaustive
 def test_databases_are_maintained_and_a_program_that_cannot_be_run_is_refused_in_one_line(tmp_path: Path) -> None:
     code = f"""
 recorder.import_run({str(SAMPLES)!r}, db="a.db")

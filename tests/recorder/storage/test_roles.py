@@ -152,6 +152,7 @@ def test_an_editor_notes_and_fills_the_index_and_a_reader_finds_it(users: Users)
     assert len(load_run("made", db=as_text(users.guest), where="video.mp4")) > 0
 
 
+@pytest.mark.exhaustive
 def test_a_reader_sees_every_page_and_is_told_what_cannot_be_changed(users: Users, tmp_path: Path) -> None:
     with TestClient(create_app(users.guest), base_url="http://127.0.0.1", headers=OURS) as client:
         for name, page in pages(users.guest, "made").items():

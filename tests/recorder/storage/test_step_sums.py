@@ -145,6 +145,7 @@ def test_steps_are_exact_after_each_change(sqlite: Engine, changes: list[tuple[i
     check_steps(sqlite, changes)
 
 
+@pytest.mark.exhaustive
 @settings(FEW, max_examples=6)
 @given(changes=CHANGES)
 def test_steps_are_exact_on_postgresql(postgres_url: URL, changes: list[tuple[int, dict[str, Any], int]]) -> None:

@@ -116,6 +116,7 @@ def same(db: Address, other: Address, run: str) -> None:
         pd.testing.assert_frame_equal(ours, theirs)
 
 
+@pytest.mark.exhaustive
 def test_a_merged_run_is_the_same_and_there_is_one_of_it(stock: Path, address: Address) -> None:
     merged = merge([stock], as_text(address))
     assert [(it.uid, it.was_there, it.rollouts) for it in merged] == [("one", False, 24), ("two", False, 24)]
@@ -139,6 +140,7 @@ def test_to_postgresql_and_back_nothing_is_lost(stock: Path, postgres_url: Addre
     assert stored(tmp_path / "back.db", raw) == stored(stock, raw), "as it is stored: a JSON null is no NULL"
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_goes_on_is_brought_up_to_date_and_an_old_copy_puts_nothing_back(tmp_path: Path) -> None:
     live, old, all_runs = tmp_path / "live.db", tmp_path / "old.db", tmp_path / "all.db"
     with start_run("on", db=live) as run:
@@ -191,6 +193,7 @@ def test_images_come_along(tmp_path: Path) -> None:
     assert is_whole(tmp_path / "b.db")
 
 
+@pytest.mark.exhaustive
 def test_pruned_text_is_neither_put_back_by_a_copy_nor_taken_from_one(stock: Path, tmp_path: Path) -> None:
     merge([stock], tmp_path / "a.db")
     prune(tmp_path / "a.db", run="one")

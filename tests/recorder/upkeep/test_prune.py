@@ -121,6 +121,7 @@ def test_what_runs_or_awaits_its_reward_is_left_alone(db: str) -> None:
     assert len(left) == 4
 
 
+@pytest.mark.exhaustive
 def test_a_training_that_records_meanwhile_loses_nothing(db: str) -> None:
     done = threading.Event()
 
@@ -226,6 +227,7 @@ def pruned(file: str) -> int:
     return int(load_run("old", file, where="step:3").id[0])
 
 
+@pytest.mark.exhaustive
 def test_pages_say_that_text_was_pruned(file: str, pruned: int) -> None:
     rollout = f"/runs/old/rollouts/{pruned}"
     said = {

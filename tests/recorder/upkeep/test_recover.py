@@ -137,6 +137,7 @@ def check_new(path: Path, few: int = 0) -> None:
         assert answers == dict.fromkeys(addresses, 200)
 
 
+@pytest.mark.exhaustive
 def test_a_whole_file_is_read_to_the_last_value(whole: Path, old: Path, new: Path) -> None:
     Notebook(old).note(Subject("one"), "the baseline")
     done = typed("db", "recover", old, new)
@@ -198,6 +199,7 @@ def test_rows_between_two_damaged_pages_need_no_index(old: Path, new: Path, monk
     assert 640 * (len(leaves) - 3) / len(leaves) < found.rows < 640
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "kind", "least", "most"),
     [
@@ -218,6 +220,7 @@ def test_a_rollout_whose_payload_is_lost_stays(
     check_new(new)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "name", ["run", *cases(["text", "tokenizer", "run_source", "scalar", "row_tag", "tag_by_row", "image"], 1)]
 )
@@ -229,6 +232,7 @@ def test_any_other_table_may_be_lost(whole: Path, old: Path, new: Path, name: st
     check_new(new, few=3)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", cases(range(14), 1))
 def test_after_a_hundred_random_bytes_nearly_all_is_there_and_opens(
     whole: Path, old: Path, new: Path, seed: int
@@ -261,6 +265,7 @@ def with_log(path: Path, place: Path) -> None:
             shutil.copy(f"{path}{ending}", f"{place}{ending}")
 
 
+@pytest.mark.exhaustive
 def test_the_log_beside_the_file_is_read_too(whole: Path, old: Path, new: Path, tmp_path: Path) -> None:
     with_log(old, tmp_path / "logged.db")
     zero(tmp_path / "logged.db", "rollout_payload", "leaf")
@@ -271,6 +276,7 @@ def test_the_log_beside_the_file_is_read_too(whole: Path, old: Path, new: Path, 
     assert len(rollouts(new)) == len(rollouts(whole))
 
 
+@pytest.mark.exhaustive
 def test_a_log_of_another_copy_leaves_a_file_that_opens(whole: Path, old: Path, new: Path, tmp_path: Path) -> None:
     with disposed(writing_engine(old)) as engine:
         make_run(engine, uid="three", steps=20, groups_per_step=2, state="finished", seed=3)

@@ -192,6 +192,7 @@ def test_groups_that_are_too_small_have_no_part_in_pass_at_k() -> None:
     assert group_sizes(results) == [2, 8]
 
 
+@pytest.mark.exhaustive
 def test_pass_at_k_is_first_of_the_largest_groups_that_all_runs_have(tmp_path: Path) -> None:
     for i, size in enumerate((4, 8)):
         make_run_at(tmp_path / "a.db", uid=f"of-{size}", name=f"of {size}", steps=3, seed=i, generations=size)

@@ -60,6 +60,7 @@ def test_every_page_is_quiet_accessible_and_no_wider_than_its_window(
     check_looks(quiet_page, [url + address for address in pages(engine).values()], 3, prepare=check_parts)
 
 
+@pytest.mark.exhaustive
 def test_members_that_were_sent_another_prompt_are_marked(quiet_page: Page, engine: Engine, url: str) -> None:
     quiet_page.goto(url + pages(engine)["wide"])
     expect(quiet_page.locator(".group-prompt > summary")).to_contain_text("not of all members")
@@ -67,6 +68,7 @@ def test_members_that_were_sent_another_prompt_are_marked(quiet_page: Page, engi
     assert sorted(marked.all_inner_texts()) == ["gen 0", "gen 1", "gen 2"]
 
 
+@pytest.mark.exhaustive
 def test_the_filter_and_the_kinds_change_the_address_and_back_undoes_it(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(f"{url}/runs/{FINISHED}/groups")

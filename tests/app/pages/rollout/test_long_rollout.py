@@ -160,6 +160,7 @@ def test_the_rail_marks_answers_with_errors() -> None:
     assert [(mark.turn, mark.kind, mark.title) for mark in rail.marks] == [(7, "warn", "bash: exit 2")]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("query", cases(["?turn=100", "", "?show=output,rendered"], 1))
 def test_gaps_fill_with_every_turn_once_and_in_order(site: Site, query: str) -> None:
     html = site.get(1, query).text
@@ -174,6 +175,7 @@ def test_gaps_fill_with_every_turn_once_and_in_order(site: Site, query: str) -> 
     assert ANCHOR.findall(html) == [card.anchor for card in timeline.make_timeline(site.rollouts[1])]
 
 
+@pytest.mark.exhaustive
 def test_what_a_page_shows_already_stays_when_it_changes(site: Site) -> None:
     html = site.get(0, "?show=rendered&gaps=40-150").text
     assert re.findall(r'data-gap="([^"]+)"', html) == ["40-150"]
@@ -350,6 +352,7 @@ def test_a_hostile_text_stays_text(text: str) -> None:
     assert "\u202e" not in html
 
 
+@pytest.mark.exhaustive
 def test_rendering_takes_no_longer_for_hostile_texts() -> None:
     begun = time.process_time()
     for piece in ("\\(", "$$", "$a", "[", "> ", "*a ", "`", "\\frac{", "$\\frac{1}{2}$ ", "| a ", "<think>"):
@@ -367,6 +370,7 @@ def test_two_rollouts_that_differ_from_their_first_turn_on_are_not_said_to_diver
     assert "diverge" not in re.sub(r'title="[^"]*"', "", site.compare().text)
 
 
+@pytest.mark.exhaustive
 def test_a_group_and_a_comparison_of_long_rollouts_leave_out_turns_that_are_one_click_away(site: Site) -> None:
     run, client, id_a = site.run, site.client, site.rollouts[0].row.id
     numbers = re.compile(r'aria-label="Turn (\d+)"')

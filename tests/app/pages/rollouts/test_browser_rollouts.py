@@ -78,6 +78,7 @@ def test_a_row_that_lies_deep_is_come_back_to_without_all_before_it(scriptless_p
     expect(page.locator("#rows .row-link").first).to_have_text("1")
 
 
+@pytest.mark.exhaustive
 def test_a_click_in_a_line_opens_its_rollout_and_only_the_funnel_filters(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(url)
@@ -97,6 +98,7 @@ def test_a_click_in_a_line_opens_its_rollout_and_only_the_funnel_filters(quiet_p
     expect(page).to_have_url(re.compile(r"/rollouts/\d+\?where=task:"))
 
 
+@pytest.mark.exhaustive
 def test_keys_match_the_tabs_and_the_help_has_only_the_keys_of_the_page(quiet_page: Page, url: str) -> None:
     page = quiet_page
     page.goto(url)

@@ -227,6 +227,7 @@ def test_what_was_offered_for_another_line_takes_nothing_back(quiet_page: Page, 
     expect(box).to_have_value("mode:train st")
 
 
+@pytest.mark.exhaustive
 def test_a_tick_changes_the_line_and_a_line_the_ticks(quiet_page: Page, url: str) -> None:
     page, box = quiet_page, quiet_page.locator("#where")
     page.goto(f"{url}/runs/{RUN}?where=turns>1 -stop:length")

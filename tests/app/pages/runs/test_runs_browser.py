@@ -125,6 +125,7 @@ def test_the_search_follows_what_is_typed_and_back_undoes_it(quiet_page: Page, u
     expect(page.locator("#q")).to_have_value("grpo")
 
 
+@pytest.mark.exhaustive
 def test_ticks_outlive_what_comes_in_and_rows_stay_where_they_are(quiet_page: Page, engine: Engine, url: str) -> None:
     page = quiet_page
     page.goto(url)

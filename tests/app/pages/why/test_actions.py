@@ -234,6 +234,7 @@ def page(client: TestClient, uid: str = RUN, query: str = "") -> Any:
     return page_of(client, f"/runs/{uid}/why/actions{query}")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("query", cases(["", "?steps=all"], 1))
 @pytest.mark.parametrize("which", ["first_actions", "last_actions"])
 def test_each_first_and_last_action_leads_to_exactly_its_rollouts(

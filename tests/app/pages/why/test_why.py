@@ -374,6 +374,7 @@ def test_a_page_that_nothing_is_new_for_is_told_so(clients: dict[str, TestClient
 # --- Settings
 
 
+@pytest.mark.exhaustive
 def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path, uid: str) -> None:
     with TestClient(create_app(folder / "low.db"), base_url="http://127.0.0.1", headers=OURS) as client:
         form = {"max_reward": "2", "solved_at": "", "steps": "5", "threshold.truncation": "0.2"}
@@ -509,6 +510,7 @@ def test_a_slice_is_chosen_without_leaving_the_page_and_the_key_w_leads_to_it(
     expect(page.locator(".found strong").first).to_have_text("144")
 
 
+@pytest.mark.exhaustive
 def test_a_page_of_a_run_that_is_alive_follows_it_and_keeps_what_is_being_written(
     quiet_page: Page, tmp_path: Path
 ) -> None:

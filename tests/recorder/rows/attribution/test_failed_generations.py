@@ -183,6 +183,7 @@ def test_one_that_is_asked_beside_another_that_answers_is_no_loss(
     assert (stored["status"], len(attempts(stored))) == ("ok", 1)
 
 
+@pytest.mark.exhaustive
 def test_a_row_shows_the_model_that_it_waits_for(db: Path, server: ModelServer, client: openai.OpenAI) -> None:
     reply, may_come = held()
     server.gives(reply)
