@@ -1,4 +1,11 @@
-"""Says what to do about a finding in an evaluation, where the advice of its check is about training."""
+"""Says what to do about a finding where the advice of its check is about training, which is no help in an evaluation,
+or while another finding causes it.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from logs_ui.recorder.diagnosis.card import Card
 
 IN_EVALUATION = {
     "truncation": "Find what cuts them: the calls' max_tokens, or the server's context length.",
@@ -16,3 +23,21 @@ IN_EVALUATION = {
     "hacking": "Read the rollouts of highest reward in which the other function is low.",
 }
 """By id of the diagnostic."""
+_TRAIN_OTHERWISE = {"degenerate_text", "diversity", "forgotten", "signal_cliff"}
+"""Ids of diagnostics whose advice is another learning rate, a KL term or an earlier checkpoint."""
+
+
+def explaining(cards: Sequence[Card], card: Card) -> str | None:
+    """Return the id of the first card that explains this one; None if none does."""
+    return next((other.id for other in cards if card.id in other.explains), None)
+
+
+def advise_in_order(cards: Sequence[Card], names: Mapping[str, str]) -> tuple[Card, ...]:
+    """Put advice to train otherwise after that of the card that explains this one; `names` of the diagnostics by id."""
+    causes = {card.id: explaining(cards, card) for card in cards if card.id in _TRAIN_OTHERWISE}
+    return tuple(
+        replace(card, suggestion=f"First mend what may cause this: {names[cause]}. If it stays: {card.suggestion}")
+        if (cause := causes.get(card.id)) is not None
+        else card
+        for card in cards
+    )

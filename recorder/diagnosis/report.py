@@ -3,10 +3,11 @@
 import math
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from logs_ui.recorder.diagnosis.advice import explaining
 from logs_ui.recorder.diagnosis.against import Against
 from logs_ui.recorder.diagnosis.card import Card
 from logs_ui.recorder.diagnosis.figure_differences import Contrast
@@ -296,11 +297,6 @@ def unattributed_said(calls: int) -> str:
     """Return the warning that a run has unattributed calls."""
     text = "1 model or environment call" if calls == 1 else f"{calls:,} model or environment calls"
     return f"{text} could not be matched to a rollout: some rollouts lack actions or turns, and checks may miss faults."
-
-
-def explaining(cards: Iterable[Card], card: Card) -> str | None:
-    """Return the id of the first card that explains this one; None if none does."""
-    return next((other.id for other in cards if card.id in other.explains), None)
 
 
 def card_lines(report: Report, card: Card) -> list[Line]:

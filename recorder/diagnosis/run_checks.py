@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from logs_ui.recorder.diagnosis import checks
-from logs_ui.recorder.diagnosis.advice import IN_EVALUATION
+from logs_ui.recorder.diagnosis.advice import IN_EVALUATION, advise_in_order
 from logs_ui.recorder.diagnosis.card import (
     Below,
     Card,
@@ -172,8 +172,8 @@ def diagnose_rows(
         for outcome in outcomes
         if outcome.id not in listed_ids
     )
-    cards = tuple(
-        card if card.eval else _make_shown(card, run, within, scope) for card in order_cards(costly, run.lost)
+    cards = advise_in_order(
+        [card if card.eval else _make_shown(card, run, within, scope) for card in order_cards(costly, run.lost)], names
     )
     over_time = compare_over_time(run) if in_full else None
     rest, unexplained = scored_low(run, cards, over_time) if in_full else (None, 0.0)
