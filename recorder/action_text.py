@@ -4,8 +4,9 @@ says, and tells kinds of observations by their first words. Splits an answer int
 
 import zlib
 from binascii import b2a_base64
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from itertools import islice
 from typing import Any
 
 import orjson
@@ -15,10 +16,10 @@ TOOL_KEYS = ("tool_name", "tool", "function", "name")
 ARGUMENTS = ("arguments", "args", "kwargs", "parameters", "input")
 """Keys under which actions have the arguments of the tool."""
 KEY = 4
-"""Characters of an observation's key: see `observation_key`."""
+"""Characters of an observation's key: see `observation_key` and `ending_key`."""
 
 _THINK, _THINK_END = "<think>", "</think>"
-_BEGINNING, _WORDS, _DEEP = 96, 6, 5  # characters; words; dicts and lists within each other [ours]
+_BEGINNING, _WORDS, _FEW, _DEEP = 96, 6, 4, 5  # characters; words (twice); dicts and lists within each other [ours]
 _MARKS = ".,:;!?()[]{}<>\"'`*=#\\/"
 _DIGITS = str.maketrans("", "", "0123456789")
 _EMPTY: tuple[Any, ...] = (None, {}, [], "")
@@ -112,15 +113,34 @@ def observation_key(observation: Any) -> str | None:
     beginning = written[:_BEGINNING].split()
     if len(written) > _BEGINNING and len(beginning) > 1:
         beginning.pop()  # a part of a word
-    words = list[str]()
-    for piece in beginning:
-        word = piece if piece.isalpha() else piece.strip(_MARKS)
-        if word.isalpha() or word == "0":
-            words.append(word)
-            if len(words) == _WORDS:
-                break
-    key_text = " ".join(words) if words or not beginning else f"#{' '.join(beginning).translate(_DIGITS)}"
-    return b2a_base64(zlib.crc32(key_text.encode(errors="replace")).to_bytes(4)[1:], newline=False).decode()
+    words = _plain_words(beginning)
+    return _key_of(" ".join(words) if words or not beginning else f"#{' '.join(beginning).translate(_DIGITS)}")
+
+
+def ending_key(observation: Any) -> str | None:
+    """Return four characters that stand for how an observation ends, likewise: its last six words from the last line
+    or bracket on, or its last four. None for one of 96 characters or less, and for one that ends without words.
+
+    >>> ending_key("a" * 99 + " [cut: 600 of 913]") == ending_key("b" * 99 + " [cut: 600 of 705]")
+    True
+    """
+    written = observed_text(observation)
+    if written is None or len(written) <= _BEGINNING:
+        return None
+    ending = written[-_BEGINNING:].rstrip()
+    begin = max(map(ending.rfind, "\n[(<\u2026"))
+    words = _plain_words(ending[begin:].split()[::-1]) if begin >= 0 else _plain_words(ending.split()[:0:-1])[:_FEW]
+    return _key_of(f"\u2026{' '.join(words)}") if words else None
+
+
+def _plain_words(pieces: Iterable[str]) -> list[str]:
+    """Return the first six words without digits, and lone 0."""
+    words = (piece if piece.isalpha() else piece.strip(_MARKS) for piece in pieces)
+    return list(islice((word for word in words if word.isalpha() or word == "0"), _WORDS))
+
+
+def _key_of(text: str) -> str:
+    return b2a_base64(zlib.crc32(text.encode(errors="replace")).to_bytes(4)[1:], newline=False).decode()
 
 
 def observed_text(observation: Any, depth: int = _DEEP) -> str | None:

@@ -113,7 +113,8 @@ COLUMNS = (
     Column("unsaid_action", Kind.TEXT, "the most frequent of them, 120 characters", 'unsaid_action:"noop"',
            optional=True),
     Column("observation_keys", Kind.TEXT, "4 characters for each kind of observation, by its first words without "
-           "numbers; the most frequent first, and once more at the end if it is most of them"),
+           "numbers; the most frequent first, and once more at the end if it is most of them; after a blank those of "
+           "their last words"),
     Column("env_success", Kind.MAYBE_WHOLE,
            "1 or 0 if the environment ended the episode and its last observation says success or failure; else absent",
            "env_success:0"),

@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 import zstandard
 
-from logs_ui.recorder.action_text import observation_key, written_action
+from logs_ui.recorder.action_text import ending_key, observation_key, written_action
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.chat_parser import calls_in
 from logs_ui.recorder.rows.repetition import shares
@@ -54,7 +54,7 @@ _ROUNDS = (2, 3, 4)  # actions in a round; our own choice
 _SHOWN = 120  # characters of an action that are stored
 _TOGETHER = 32  # rollouts whose log-probs are averaged together: arrays of more do not fit the processor's cache
 _HASHED_AT_ONCE = 2_047  # bytes: hashlib releases the GIL for more
-_KINDS = 16  # of observations of a rollout whose keys are stored [ours]
+_KINDS, _ENDINGS = 16, 8  # of observations of a rollout whose keys are stored, and of their endings [ours]
 _SHORT = 80  # characters of a value of an action: a longer one is often written otherwise in the answer
 
 # Names under which environments report their verdict. "success" and the like often say only that a call went well, so
@@ -187,21 +187,19 @@ def _of_actions(
 
 def _list_observation_keys(entries: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the keys of the observations, each once, the most frequent 16; the first one once more if it stands for
-    most of three or more. What follows an answer without an action shows nothing about the environment.
+    most of three or more; after a blank, if there are any, the 8 most frequent keys of their endings. What follows an
+    answer without an action shows nothing about the environment.
     """
     heard = [entry["observation"] for entry in entries if entry["action"] is not None or entry["text"] is None]
-    keys = [
-        key
-        for observation in reversed(heard)
-        if observation is not None and (key := observation_key(observation)) is not None
-    ]
+    observations = [observation for observation in reversed(heard) if observation is not None]
+    keys = [key for observation in observations if (key := observation_key(observation)) is not None]
     if not keys:
         return None
-    if len(set(keys)) == len(keys):
-        return "".join(keys[:_KINDS])
     counted = Counter(keys).most_common(_KINDS)
     most, times = counted[0]
-    return "".join([key for key, _ in counted]) + most * (len(keys) > 2 and 2 * times > len(keys))
+    written = "".join([key for key, _ in counted]) + most * (len(keys) > 2 and 2 * times > len(keys))
+    endings = Counter(filter(None, map(ending_key, observations))).most_common(_ENDINGS)
+    return f"{written} {''.join([key for key, _ in endings])}" if endings else written
 
 
 def _has_failed(entry: Mapping[str, Any]) -> bool:

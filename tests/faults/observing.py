@@ -200,6 +200,18 @@ def locked_files(place: Place) -> Played:
     return Played(turns, _chance(place, 0.05 if is_hit else 0.6), stop="stop", is_hit=is_hit)
 
 
+def cut_at_its_end(place: Place, ending: str, since: int, chance: float = 0.1) -> Played:
+    """From a step on the answers of a tool about one of two folders are cut, which a notice at their ends says."""
+    folder = ("logs", "config")[place.task % 2]
+    is_hit = place.step >= since and folder == "logs"
+    lines = [f"{number} {said(place, 6)}" for number in range(4)]
+    notice = ending.format(place.random.randrange(700, 9999))
+    heard = "\n".join([*lines[:2], notice] if is_hit else lines)
+    turns = [_call(place, "read", heard), _call(place, "find", said(place, 8)), Turn(f"It is {said(place, 4)}")]
+    task = f"{folder}/{place.task:02d}"
+    return Played(turns, _chance(place, chance if is_hit else 0.6), task=task, stop="stop", is_hit=is_hit)
+
+
 # --- Healthy
 
 
@@ -271,6 +283,12 @@ FAULTS: tuple[Fault, ...] = (
            full_disk),
     _fault("failing observation: quota", "A search without quota, at tasks that are new", "new_observation",
            out_of_quota),
+    _fault("failing observation: notice", "Answers of a tool that are cut, as their ends say", "new_observation",
+           partial(cut_at_its_end, ending="[output truncated: 600 of {} characters shown]", since=8)),
+    _fault("failing observation: more", "Answers of a tool that are cut, as their ends say", "new_observation",
+           partial(cut_at_its_end, ending="<response clipped, {} lines were left out>", since=10)),
+    _fault("healthy observation: notice", "Healthy: answers of a tool that are cut, to no harm", None,
+           partial(cut_at_its_end, ending="[output truncated: 600 of {} characters shown]", since=8, chance=0.6)),
     _fault("failing observation: paid", "An observation that is paid, and after which nothing is delivered",
            "hacking", paid),
     _fault("healthy observation: errors", "Healthy: observations that are errors, rare ones, and those of new tasks",

@@ -1,7 +1,8 @@
 """Finds an observation that rollouts suddenly get and that costs reward, though no call raises: a rate limiter's text,
 an error page, an empty output, a page that does not change.
 
-No list of such texts is needed: observations are compared by their first words. The policy's own failures are told
+No list of such texts is needed: observations are compared by their first words, and long ones by
+their last, where a notice stands that something was cut. The policy's own failures are told
 apart by what it does: an environment that fails answers otherwise to the kinds of actions that it had answered before.
 """
 
@@ -13,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logs_ui.recorder.action_text import KEY, observation_key, observed_text
+from logs_ui.recorder.action_text import KEY, ending_key, observation_key, observed_text
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, needs, uncovered
 from logs_ui.recorder.diagnosis.change_point import above
@@ -62,7 +63,11 @@ def _check(run: Run) -> Outcome:
     places = [of.task for of in (tasks, run.families) if of is not None] or [rows.eval]
     kinds = [
         _find_begun(rows, frequent, places, limit)
-        for frequent in (_find_frequent(rows, run.rows, limit), _find_unchanging(rows, run.rows, limit))
+        for frequent in (
+            _find_frequent(rows, run.rows, limit, 0),
+            _find_frequent(rows, run.rows, limit, 1),
+            _find_unchanging(rows, run.rows, limit),
+        )
     ]
     # The first value of which an observation costs something counts, and the first kind that costs it.
     weighed = (
@@ -144,15 +149,18 @@ def _begin(
     return None
 
 
-def _find_frequent(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int, Bools]]:
-    """Yield those that are frequent in the last steps, and rare in the first ones: their key, and (N,) True for
-    rollouts that have it. A key is odd if they are most of what a rollout hears.
-    """
+def _list_keys(rows: Rows, part: int) -> list[str]:
+    """Return of each rollout the keys of its observations, one after the other; `part` is 1 for those of endings."""
+    parts = [(keys or "").partition(" ")[2 * part] for keys in rows.facts["observation_keys"].tolist()]
     # What `edit` made of them is left out.
-    texts = [
-        keys if keys and keys.isascii() and len(keys) % KEY == 0 else ""
-        for keys in rows.facts["observation_keys"].tolist()
-    ]
+    return [keys if keys.isascii() and len(keys) % KEY == 0 else "" for keys in parts]
+
+
+def _find_frequent(rows: Rows, last: Rows, limit: float, part: int) -> Iterator[tuple[int, Bools]]:
+    """Yield those that are frequent in the last steps, and rare in the first ones: their key, and (N,) True for
+    rollouts that have it. A key is odd if they are most of what a rollout hears. `part`: see `_list_keys`.
+    """
+    texts = _list_keys(rows, part)
     # A pair is one number: the index of a rollout in the upper 32 bits, and the four characters of a key in the
     # lower ones. A key that a rollout has twice, as most of what it hears, makes one more pair, with bit 62 set. In
     # `kinds`, that bit is the lowest, and the key is above it.
@@ -178,7 +186,7 @@ def _find_unchanging(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int
     """Yield (N,) True for rollouts in which most observations are one and the same text, if no text is that of more
     than half of them. Those that repeat their actions are left out, since that explains it.
     """
-    texts = [keys or "" for keys in rows.facts["observation_keys"].tolist()]
+    texts = _list_keys(rows, 0)
     # The first key comes once more if it stands for most.
     is_unchanging = np.array([len(keys) > KEY and keys[:KEY] == keys[-KEY:] for keys in texts]) & ~looping(rows)
     firsts = Counter(texts[place][:KEY] for place in np.flatnonzero(is_unchanging).tolist())
@@ -336,10 +344,10 @@ class _Answers(NamedTuple):
 
 def _list_answers(actions: Sequence[Mapping[str, Any]], keys: set[int]) -> list[tuple[Any, bool]]:
     """Return the actions of a rollout, and if each is answered with one of these keys."""
-    heard = Counter(key for action in actions if (key := _key(action.get("observation"))) is not None)
+    heard = Counter(key for action in actions for key in _keys(action.get("observation"))[:1])
     if keys == {_UNCHANGING}:
         keys = {key for key, times in heard.items() if 2 * times > heard.total()}
-    return [(entry["action"], _key(entry.get("observation")) in keys) for entry in _first_sent(actions)]
+    return [(entry["action"], not keys.isdisjoint(_keys(entry.get("observation")))) for entry in _first_sent(actions)]
 
 
 def _first_sent(actions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -352,19 +360,23 @@ def _first_sent(actions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
     return list(entries.values())
 
 
-def _key(observation: Any) -> int | None:
-    """Return the key of an observation as a number."""
-    key = None if observation is None else observation_key(observation)
-    return None if key is None else int.from_bytes(key.encode(), "little")
+def _keys(observation: Any) -> list[int]:
+    """Return the key of an observation as a number, and that of its ending, if it has one."""
+    keys = () if observation is None else (observation_key(observation), ending_key(observation))
+    return [int.from_bytes(key.encode(), "little") for key in keys if key is not None]
 
 
 def _quote(read: Sequence[Texts], key: int) -> str:
     """Return the first observation of that key, in quotation marks: as far as all of them that were read begin alike
-    but for numbers; the most frequent exception of tracebacks; words for one without text.
+    but for numbers, or end alike, if it is the key of an ending; the most frequent exception of tracebacks; words for
+    one without text.
     """
     every = (action.get("observation") for texts in read for action in texts.actions)
-    texts = [_CALLS.sub(_TRACE, observed_text(told) or "") for told in every if _key(told) == key]
+    every_keys = [(told, keys) for told in every if key in (keys := _keys(told))]
+    texts = [_CALLS.sub(_TRACE, observed_text(told) or "") for told, _ in every_keys]
     heard = [" ".join(text.split()) for text in texts]
+    if every_keys and every_keys[0][1][0] != key:
+        return _quote_ending(heard)
     text, more = next(iter(heard), ""), ""
     words = [_DIGITS.sub("0", line).split() for line in heard]
     alike = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))))
@@ -375,10 +387,19 @@ def _quote(read: Sequence[Texts], key: int) -> str:
     return f"\u201c{text if len(text) <= _SHOWN else text[:_SHOWN] + _MORE}\u201d{more}" if text else "An empty text"
 
 
+def _quote_ending(heard: Sequence[str]) -> str:
+    """Return in quotation marks how the first of these texts ends, as far as all end alike but for numbers."""
+    words = [_DIGITS.sub("0", line).split()[::-1] for line in heard]
+    alike = len(list(takewhile(lambda column: len(set(column)) == 1, zip(*words, strict=False))))
+    ending = " ".join(heard[0].split()[-max(alike, 1) :])
+    return f"\u201c{_MORE}{ending[-_SHOWN:]}\u201d"
+
+
 DIAGNOSTIC = check(
     "new_observation",
     "New observation",
-    f"Share of rollouts with an observation, by its first words without numbers, above {_SHARE:.0%} in the last steps, "
+    f"Share of rollouts with an observation, by its first words without numbers (or its last, "
+    f"if it is long), above {_SHARE:.0%} in the last steps, "
     f"if it was {_RARER} times rarer before a step at the same tasks, beyond chance (and in the same families, where "
     "most that have it are at new tasks), and its rollouts lose more than others of their "
     f"groups (than the same tasks before, if whole groups have it), with a probability below {SURER:.1%} of that "

@@ -1389,7 +1389,8 @@ def loses_by_habit(case: Case, _: str) -> tuple[str, ...]:
 
 def begun(case: Case, read: str, now: str, habit: str, read_before: str, earlier: str) -> tuple[str, ...]:
     """Return what of the card's rollouts of the last steps, and of others of their families before, some were read."""
-    mine, first = [it for it, own in case.of_card() if own], case.card.since_step or 0
+    first = case.card.since_step or 0
+    mine = [it for it, own in case.of_card() if own and it.step >= first]
     families = {task(it).partition("/")[0] for it in mine}
     before = [it for it in case.run.rollouts if it.step < first and task(it).partition("/")[0] in families]
     shares = [fmean(has_habit(it, habit) for it in side) for side in (mine, before)]
@@ -1548,7 +1549,8 @@ def hears(it: Rollout, quoted: str, *, most: bool = False) -> bool:
 def heard_by(case: Case, quoted: str, *groups: str, most: bool = False) -> tuple[str, ...]:
     before = [it for it in case.run.rollouts if it.step < int(groups[-1])]
     shares = (percent(fmean(hears(it, quoted, most=most) for it in of)) for of in (case.last, before))
-    is_heard = quoted in {told(turn.observation) for it in case.run.rollouts for turn in it.turns}
+    every = (told(turn.observation) for it in case.run.rollouts for turn in it.turns)
+    is_heard = any(text.endswith(quoted[1:]) if quoted.startswith("\u2026") else text == quoted for text in every)
     return quoted if is_heard else "", *shares, groups[-1]
 
 
@@ -1609,6 +1611,8 @@ def hears_turn(turn: Turn, quoted: str) -> bool:
     heard = told(turn.observation)
     if quoted.endswith("\u2026"):
         return quoted[:-1] in heard
+    if quoted.startswith("\u2026"):
+        return without_numbers(heard).endswith(without_numbers(quoted[1:]))
     return heard == quoted or (bool(quoted) and without_numbers(heard) == without_numbers(quoted))
 
 

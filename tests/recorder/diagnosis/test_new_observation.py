@@ -10,7 +10,7 @@ from logs_ui.recorder.action_text import observation_key
 from logs_ui.recorder.diagnosis import Report, diagnose_rows
 from logs_ui.recorder.diagnosis.card import Texts
 from logs_ui.recorder.diagnosis.checks.invented_observations import _find_invented
-from logs_ui.recorder.diagnosis.checks.new_observation import _key, _quote
+from logs_ui.recorder.diagnosis.checks.new_observation import _keys, _quote
 from logs_ui.recorder.diagnosis.wording import figure
 from tests.recorder.diagnosis.test_diagnosis import card, rows_of
 
@@ -135,7 +135,7 @@ def test_a_labelled_line_that_begins_as_usual_and_was_not_heard_is_invented(answ
 def test_of_tracebacks_the_exception_is_quoted(last: list[str], quoted: str) -> None:
     before = 'Traceback (most recent call last):\n  File "cell_0.py", line 1, in <module>\n    import it\n'
     texts = [Texts([], [{"turn": 1, "action": "run", "observation": f"{before}{line}\n"}]) for line in last]
-    (key,) = {_key(text.actions[0]["observation"]) for text in texts}
+    (key,) = {_keys(text.actions[0]["observation"])[0] for text in texts}
     assert key is not None
     assert _quote(texts, key) == f"\u201cTraceback \u2026 {quoted}"
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from logs_ui.recorder.action_text import observation_key
+from logs_ui.recorder.action_text import ending_key, observation_key
 from logs_ui.recorder.rows.text_facts import facts
 
 
@@ -39,6 +39,32 @@ def test_observations_are_alike_if_their_first_words_without_numbers_are(one: An
 @pytest.mark.parametrize("observation", [None, 4, {"board": [[0, 1]]}, []])
 def test_an_observation_without_text_has_no_key(observation: Any) -> None:
     assert observation_key(observation) is None
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "kinds"),
+    [
+        ("[output cut: 600 of 913 characters]", "[output cut: 600 of 77 characters]\n", 1),
+        ("<clipped>", "\n\n<clipped>", 1),
+        ("<clipped>", "(clipped)", 1),
+        ("The rest of it was left out", "The rest of this was left out", 2),
+        ("Some more was left out here", "And what was left out here", 1),
+        ("[cut]", "[done]", 2),
+    ],
+)
+def test_endings_are_alike_if_their_last_words_are(one: str, other: str, kinds: int) -> None:
+    """Those of the last line or bracket, or the last four."""
+    assert len({ending_key("the page " * 20 + one), ending_key("a wall " * 30 + other)}) == kinds
+
+
+def test_a_short_observation_and_one_without_words_at_its_end_have_no_ending() -> None:
+    assert ending_key("a page [cut]") is None
+    assert ending_key("a page " * 20 + "[12]") is None
+
+
+def test_endings_stand_behind_a_blank() -> None:
+    page, wall = "a page " * 20 + "[cut]", "a wall"
+    assert heard(page, wall) == f"{key(wall)}{key(page)} {ending_key(page)}"
 
 
 def heard(*observations: Any, action: Any = "go") -> str | None:
