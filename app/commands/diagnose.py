@@ -78,7 +78,7 @@ def diagnose(
     ] = False,
     db: Database = None,
 ) -> None:
-    """Diagnose why the rewards of a run are low: findings, highest cost first, with evidence and rollouts.
+    """Diagnose why the rewards of a run are low: findings, causes first, with evidence and rollouts.
 
     Exits with 3 if the verdict is a fault, a failure, or getting worse, else with 0; with 1 if a diagnostic failed.
     docs/diagnosis.md describes each diagnostic.

@@ -20,6 +20,7 @@ from logs_ui.recorder.diagnosis.card import Run as DiagnosedRun
 from logs_ui.recorder.diagnosis.checks.wiring import mixed, unseeded
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
+from logs_ui.recorder.diagnosis.wording import listed
 from logs_ui.recorder.queries import Database
 from logs_ui.recorder.queries.filters.rollout_filter import RolloutFilter, parse_where
 from logs_ui.recorder.storage.tables import Run
@@ -88,6 +89,13 @@ class NewestAudit:
         return self._outcome
 
 
+def _name_compared(audited: Audited) -> str:
+    """Return words on a comparison without a finding: what was compared, and how much could not be."""
+    names = [check.check.name for check in audited.checks if check.rows]
+    rest = f"; {len(audited.checks) - len(names)} more need what is not recorded" * (len(names) < len(audited.checks))
+    return f"No rollout differs in {listed(names)}{rest}"
+
+
 def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:
     compared = (
         f"The newest {count:,} training rollouts were audited; logs-ui audit {audited.run} audits all, evaluations too."
@@ -98,7 +106,7 @@ def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:
     if not findings:
         titles = {finding.id: finding.title for finding in audited.findings}
         is_unexplained = "advantage" in titles
-        why = titles.get("advantage") or titles.get("advantage_spread") or "No rollout differs"
+        why = titles.get("advantage") or titles.get("advantage_spread") or _name_compared(audited)
         rows = diagnosed.rows
         masks = next(check.rows for check in audited.checks if check.check.name == "Mask")
         in_need = (rows.turns > 1) & (rows.facts["env_steps"] > 0) & np.isfinite(rows.env_tokens)

@@ -180,7 +180,7 @@ class Report:
         fall, first = self.fall, self.scale.success.marks[:1]
         return {
             "run": self.run,
-            "cards": [card_values(card) for card in self.cards],
+            "cards": [card_values(card) | {"behind": explaining(self.cards, card)} for card in self.cards],
             "warming_up": self.warming_up,
             "verdict": {"id": self.verdict.id, "said": self.verdict.said},
             "environments": [
@@ -346,7 +346,7 @@ def _headline(report: Report) -> Iterator[Line]:
     yield Line(f"Solved: {visible(report.scale.success.description)}.", "dim")
     most = report.costliest
     if most is not None and most is not report.cards[0]:
-        yield Line(f"Costs most: {visible(most.title)}.", "bold")
+        yield Line(f"Largest cause: {visible(most.title)}.", "bold")
 
 
 def _against(against: Against) -> Iterator[Line]:

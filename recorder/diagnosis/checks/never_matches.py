@@ -23,7 +23,7 @@ def _check(run: Run) -> Outcome:
         return SOLVED_UNDEFINED
     unsolved = _find_unsolved(run)
     if unsolved.sum() < _TASKS:
-        return Below(f"{unsolved.sum()} tasks were never solved: too few to compare forms of references.")
+        return Below(f"Tasks never solved: {unsolved.sum()}, too few to compare forms of references.")
     column = reference_column(run.rows, run.labels, run.settings.reference)
     if column is None:
         return tell_lack(run)

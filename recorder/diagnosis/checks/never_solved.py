@@ -82,9 +82,9 @@ def _check_never(run: Run) -> Outcome:
     if not often:
         return NotJudged(f"No task has {least} attempts yet.", Lack.TASKS)
     if not affected.any():
-        why = "do not occur in the last steps" if hopeless.any() else "may be hard tasks that had too few attempts"
-        rest = f", and {why}" if unsolved.any() else ""
-        return Below(f"Of {often:,} tasks with {least}+ attempts, {unsolved.sum():,} were never solved{rest}.")
+        why = "not in the last steps" if hopeless.any() else "which may be hard tasks that had too few attempts"
+        rest = f", {why}" if unsolved.any() else ""
+        return Below(f"Of {often:,} tasks with {least}+ attempts, {unsolved.sum():,} never solved{rest}.")
     is_unclear = hopeless.all() and not is_out_of_reach
     if is_unclear or follows_prompt(rows):
         prompt = "The reward depends on the prompt alone: no completion could have changed it."

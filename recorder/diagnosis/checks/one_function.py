@@ -63,8 +63,11 @@ def _check_constant(run: Run) -> Outcome:
     cards = [card for card in outcomes if isinstance(card, Card)]
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)
-    there = [part for part in outcomes if isinstance(part, str)]
-    return Below(f"There, at no cost: {listed(there)}." if there else "Each function differs within groups.")
+    if there := [part for part in outcomes if isinstance(part, str)]:
+        return Below(f"There, at no cost: {listed(there)}.")
+    if alike := [name for name in run.rows.values if _is_same_in_groups(run.rows, name)]:
+        return Below(f"{listed(alike)}: equal within each group, but for other reasons than this check looks for.")
+    return Below("Each function differs within groups.")
 
 
 def _is_same_in_groups(rows: Rows, name: str) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from logs_ui.recorder.diagnosis import links
-from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Trend, check, needs, quiet, since
+from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Trend, check, quiet, since
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.contrast import SURER
 from logs_ui.recorder.diagnosis.largest_differences import compare_over_time
@@ -294,12 +294,14 @@ def lag(rows: Rows) -> Floats:
     return np.where(np.isnan(rows.staleness), steps, rows.staleness)
 
 
+_USES = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")  # arguments: see `reuse`
+
+
 def reuse(run: Run) -> int:
     """Return the optimizer steps that one batch of rollouts is used for, by the trainer's arguments; 1 by default."""
     config = run.config
-    names = ("steps_per_generation", "num_iterations", "gradient_accumulation_steps")
     batches, times, accumulated = (
-        number if isinstance(number := config.get(name), int) and number > 0 else 1 for name in names
+        number if isinstance(number := config.get(name), int) and number > 0 else 1 for name in _USES
     )
     return max(batches * times // accumulated, 1)
 
@@ -312,6 +314,18 @@ def _find_frozen(run: Run) -> tuple[int, int] | None:
     others = run.all.step[run.all.policy_step != version]
     steps = [step for step in run.all.steps.tolist() if not len(others) or step > others.max()]
     return (version, steps[1]) if len(steps) > max(_LAG, reuse(run)) else None
+
+
+def _missing_versions(run: Run) -> str | None:
+    """Return what the check needs: a loop of the user's own that names no version is recorded as if each were new."""
+    rows = run.rows
+    is_told = (
+        not run.config.keys().isdisjoint(_USES)
+        or run.imported is not None
+        or np.isfinite(rows.staleness).any()
+        or (lag(rows) > 0).any()
+    )
+    return run.lacking(Lack.POLICY_VERSIONS) if is_told else "policy_step of rollouts, or a trainer's arguments"
 
 
 def _check_staleness(run: Run) -> Outcome:
@@ -377,7 +391,7 @@ STALENESS = check(
     f"More than a tenth of the rollouts are {_LAG} or more versions older than the policy that is trained on them. A "
     "batch that is used for several steps (steps_per_generation, num_iterations) is older by half of them on average. "
     f"If one version samples all rollouts up to the last, for more than {_LAG} steps and a batch's, it is named.",
-    needs("a rollout", lambda run: len(run.rows), Lack.POLICY_VERSIONS),
+    _missing_versions,
     _check_staleness,
     limits=FROM_NOTHING,
 )

@@ -193,7 +193,11 @@ FIRST_PROMPTS = check(
     "First prompt only",
     f"The metric `{FIRST_PROMPT}` is above 0: rollouts were trained on answers to the first prompt of their group. "
     "It is recorded if environments returned different observations and TRL uses a vLLM server.",
-    lambda run: _missing(run) if run.imported is None else "what the trainer asked its vLLM server for",
+    lambda run: (
+        _missing(run)
+        if run.imported is None and ("use_vllm" in run.config or FIRST_PROMPT in run.current)
+        else "what the trainer asked its vLLM server for"
+    ),
     _check_first_prompt,
     source="TRL asks a server for prompts[::num_generations]",
 )

@@ -300,7 +300,7 @@ def stopped(case: Case, name: str) -> list[Rollout]:
 def all_fail(case: Case, *_: str) -> tuple[str, ...]:
     equal = [group for group in case.groups if is_equal(group)]
     failed = sum(not all(case.solved(it) for it in group if reward(it) is not None) for group in equal)
-    return str(failed), str(len(case.groups)), str(len(equal) - failed)
+    return str(failed), str(len(equal)), str(len(equal) - failed)
 
 
 def zero_variance(case: Case, _: str, failed: str | None, whole: str | None) -> tuple[str | None, ...]:
@@ -1875,7 +1875,7 @@ COUNTS: dict[str, Count] = {
     "There are # different rewards, which depend on the prompt alone.": lambda c, _: (
         str(len({round(it, 6) for it in rewards(c.last)})),
     ),
-    "# of # groups all-fail, # all-pass.": all_fail,
+    "In # of these # groups no rollout is solved; # hold solved ones.": all_fail,
     "Std within the others: #.": lambda c, _: (
         figure(fmean(pstdev(rewards(it)) for it in c.groups if len(rewards(it)) > 1 and not is_equal(it))),
     ),

@@ -219,7 +219,7 @@ def test_groups_that_fail_as_a_whole_are_dead() -> None:
     found = card(diagnose_rows(rows), "dead_groups")
     assert found.title.startswith("75% of groups")
     assert found.cost == pytest.approx(0.75)
-    assert found.evidence[0] == "9 of 12 groups all-fail, 0 all-pass."
+    assert found.evidence[0] == "In 9 of these 9 groups no rollout is solved; 0 hold solved ones."
 
 
 def test_groups_that_pass_as_a_whole_cost_nothing() -> None:
