@@ -93,7 +93,7 @@ def verdict(run: Run, cards: Sequence[Card], error: str | None, units: int = 1) 
 def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance: float) -> Verdict:
     is_left = all(not card.eval and (card.may_remain or is_slight(run, card) or _remains(run, card)) for card in cards)
     if is_left and (rise := _find_rise(run, outcome)):
-        return Verdict("improving", f"Improving: {rise}; what is left: {cards[0].title}", cards[0].id)
+        return Verdict("improving", f"Improving: {rise}; still there: {cards[0].title}", cards[0].id)
     if all(card.id == _MIX for card in cards) and not outcome.is_sure(-1, _SURE):
         if outcome.change is None or outcome.change.chance is None:
             return Verdict("unknown", f"{cards[0].title}; there is too little to judge the policy by", cards[0].id)
@@ -205,7 +205,7 @@ def _measure(run: Run, name: str, values: Floats, *, is_share: bool = False) -> 
     unit = "tasks" if strata is run.all else "families"
     if succession is not None:
         change, least = succession.change, _LEAST / (succession.parts - 1)
-        steps = f"mean over {succession.parts} parts of the steps, each against the next, weighted alike"
+        steps = f"mean over {succession.parts} parts of the steps, each against the next, in the same mix"
         alike = unit
     elif strata is not None and (strata is not run.all or change is None):
         change = compare_halves(run, values, strata.task)
@@ -346,7 +346,7 @@ def _fallen_since(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
     if -fall.value < _FAR * float(np.ptp(outcome.column[is_known])):
         return None
     steps = f"steps {rows.steps[0]}\u2013{rows.steps[jump.place - 1]} against {since}\u2013{rows.steps[-1]}"
-    alike = unit and f", same {unit}, weighted alike"
+    alike = unit and f", same {unit}, in the same mix"
     fallen = replace(outcome, change=fall, steps=steps + alike, alike="")
     switch = _describe_switch(run, outcome)
     return Verdict("worse", f"Getting worse since step {since:,}, cause unknown: {fallen.course}{switch}")

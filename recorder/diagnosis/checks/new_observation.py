@@ -84,9 +84,9 @@ def _check(run: Run) -> Outcome:
     outcome, lost, begun, costly = next((entry for entry in weighed if entry[3]), ("", run.lost, [], []))
     if not costly:
         compared = sum(count for count, _ in kinds)
-        return uncovered(run) or Below(
-            f"None of {compared} frequent observations began during the run and costs reward."
-        )
+        costs = f"None of {compared} frequent observations began during the run and costs reward."
+        began = f"No frequent observation was {_RARER} times rarer at first."
+        return uncovered(run) or Below(costs if compared else began)
     worst = max(costly, key=lambda heard: heard.cost * heard.affected.sum())
     alike = [heard for heard in costly if abs(heard.since - worst.since) <= _NEAR]
     together = worst._replace(affected=np.logical_or.reduce([heard.affected for heard in alike]))

@@ -61,7 +61,7 @@ NEW_TASK = [f"{'other' if late else 'task'} {place % 3}" for place, late in zip(
     [
         ("None of 1 frequent observations began", {"reward": (PLACE % 5 > 0).astype(float)}),
         ("None of 1 frequent observations began", {"task": NEW_TASK}),
-        ("None of 0 frequent observations began", {"hit": HIT | (PLACE % 16 == 0)}),
+        ("No frequent observation was 10 times rarer", {"hit": HIT | (PLACE % 16 == 0)}),
         ("it follows actions that were not taken before", {"action": lambda it: {"name": f"f{HIT[it]}", "input": "a"}}),
         ("these repeat their actions", {"action_tail": np.where(HIT, 5.0, 1.0), "more": ANSWERED}),
         ("The texts of its rollouts cannot be read", {"texts": False}),

@@ -109,7 +109,7 @@ def test_a_graded_outcome_that_rises_below_its_threshold_is_improving(parts: Any
 def test_the_tasks_of_both_are_counted_where_they_are_not_nearly_all() -> None:
     tasks = np.where(PLACE < COUNT // 2, PLACE // 4 % 20, PLACE // 4 % 20 + 8)  # 12 of each 20
     assert (
-        "(steps 1\u201310 against 11\u201320, at the 12 of 20 tasks that both have, weighted alike)"
+        "(steps 1\u201310 against 11\u201320, at the 12 of 20 tasks that both have, in the same mix)"
         in verdict(reward=NOISE < 0.7, task=[f"task {it}" for it in tasks])[1]
     )
 
@@ -123,7 +123,7 @@ def test_another_mix_of_evals_is_no_other_policy() -> None:
     )
     report = diagnose_rows(replace(rows, eval=games.astype(int), evals=["code", "game"]))
     assert report.verdict.id == "reached"
-    assert "(steps 1\u201310 against 11\u201320, same evals, weighted alike)" in report.verdict.said
+    assert "(steps 1\u201310 against 11\u201320, same evals, in the same mix)" in report.verdict.said
 
 
 @pytest.mark.parametrize(("learnt", "name"), [(0.4, "improving"), (0.0, "level"), (-0.4, "worse")])
@@ -169,7 +169,7 @@ def test_what_is_left_does_not_make_a_run_sick_that_improves() -> None:
     report = diagnose_rows(rows_of(COUNT, steps=20, reward=reward, task=[f"task {it}" for it in task]))
     assert [it.id for it in report.cards] == ["never_solved"]
     assert report.verdict.id == "improving"
-    assert report.verdict.said.endswith("; what is left: 1 of 20 tasks is never solved")
+    assert report.verdict.said.endswith("; still there: 1 of 20 tasks is never solved")
 
 
 @pytest.mark.parametrize(("heard", "name"), [("", "improving"), ("ImportError: no lake", "fault")])
@@ -185,7 +185,7 @@ def test_a_place_without_an_error_of_its_own_is_no_fault_of_a_run_that_improves(
     )
     assert report.cards[0].title.startswith("None of the ")
     assert report.verdict.id == name
-    assert ("; what is left: None of the " in report.verdict.said) is (name == "improving")
+    assert ("; still there: None of the " in report.verdict.said) is (name == "improving")
 
 
 def test_a_finding_whose_share_falls_does_not_make_a_run_sick_that_improves() -> None:
@@ -265,7 +265,7 @@ def test_a_rise_within_a_column_whose_mix_changed_is_improving(rise: float, expe
         ("one of several: search", "setup", "Fault of the set-up: lookup: \u201c0 documents found.\u201d is answered"),
         ("one of several: cut", "fault", "proofs: 35% of rollouts are truncated"),
         ("turns in vain", "fault", "56% of rollouts run out of turns"),
-        ("all turns", "improving", "what is left: 54% of rollouts run out of turns"),
+        ("all turns", "improving", "still there: 54% of rollouts run out of turns"),
         ("healthy environments: scales", "improving", "No fault found, improving"),
         ("healthy environments: hard", "improving", "No fault found, improving"),
         ("healthy environments: alike", "reached", "No fault found, no clear change"),
@@ -331,7 +331,7 @@ def test_a_slight_finding_does_not_hide_an_environment_that_gets_worse(cost: flo
 def test_what_is_left_in_a_run_that_improves_may_keep_an_environment_from_it(share: float, name: str) -> None:
     rows = SimpleNamespace(in_eval=lambda _: np.arange(100) < 100 * share)
     run, turns = SimpleNamespace(rows=rows), Verdict("fault", "60% of rollouts run out of turns", "turn_limit")
-    whole = Verdict("improving", "Improving: solved 60%; what is left: 20% run out of turns", "turn_limit")
+    whole = Verdict("improving", "Improving: solved 60%; still there: 20% run out of turns", "turn_limit")
     assert of_all(cast(Any, run), (), whole, [("maze", turns)]).id == name
 
 
