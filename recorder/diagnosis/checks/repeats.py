@@ -12,7 +12,7 @@ from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.never_solved import never_solved
 from logs_ui.recorder.diagnosis.contrast import rise, shift
 from logs_ui.recorder.diagnosis.explanations import BEHAVIOUR
-from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
 from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, mean, unsolved_groups
 from logs_ui.recorder.diagnosis.places import families_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows, means
@@ -37,6 +37,7 @@ _MANY_OUT = 0.4  # of the rollouts at tasks that are solved run out of turns [ou
 _FELL = 0.1  # of the range of rewards [ours]
 _GAINED = 0.1  # of the range of rewards: rollouts that run out of turns learn in spite of it [ours]
 _SHARE = 0.1
+_LITTLE = 0.05  # of the range of rewards: what is lost more may be chance [ours]
 _COMPRESSION, _WORDS, _TRIGRAMS = 10.0, 0.25, 0.5
 _HALF = 0.5
 _LIMITS, _LONGEST = 3, 95  # numbers of turns that may be limits; percentile of the turns of others [ours]
@@ -243,6 +244,16 @@ def repeating(rows: Rows) -> Bools:
     return is_repeating
 
 
+def _lose_more(run: Run, uncut: Bools, others: Bools, bad: Bools) -> bool:
+    """Return True if those that repeat their text and are not truncated lose more than others; where they are most of
+    those that repeat it: beyond chance, or much more.
+    """
+    more = compare(np.where(uncut | others, run.lost, np.nan), uncut, run.rows.group, run.rows.group)
+    if more is None or more.chance is None or 2 * uncut.sum() < bad.sum():
+        return bool(run.lost[uncut].mean() > run.lost[others].mean())
+    return more.value > (0 if more.chance < contrast.CHANCE else _LITTLE * contrast.spread(run))
+
+
 def _check_degenerate(run: Run) -> Outcome:
     rows, limit, signs = run.rows, run.threshold("degenerate_text", _SHARE), _signs(run.rows)
     bad = repeating(rows)
@@ -251,7 +262,7 @@ def _check_degenerate(run: Run) -> Outcome:
         is_known = ~np.isnan(rows.facts["compression"])
         return too_few(is_known, "recorded texts") or quiet(share, "of rollouts repeat their own text", limit)
     uncut, others = bad & ~rows.truncated, ~bad & ~rows.truncated
-    if uncut.sum() >= LEAST_UNITS and others.any() and run.lost[uncut].mean() <= run.lost[others].mean():
+    if uncut.sum() >= LEAST_UNITS and others.any() and not _lose_more(run, uncut, others, bad):
         return Below(f"{percent(share)} of rollouts repeat their own text; without truncated ones they lose no more.")
     compression, repeats = rows.facts["compression"][bad], rows.facts["trigram_repeats"][bad]
     evidence = [f"Median compression ratio: {figure(float(np.nanmedian(compression)))}."]
@@ -417,7 +428,8 @@ DEGENERATE_TEXT = check(
     "Degenerate text",
     f"zlib makes the last 10,000 characters of an answer more than {_COMPRESSION:g} times smaller; or, from 30 words "
     f"on, at most {_WORDS:.0%} of its words are distinct, or {_TRIGRAMS:.0%} of its three-word sequences repeat; in "
-    f"more than {_SHARE:.0%} of rollouts, unless they do as well as the others.",
+    f"more than {_SHARE:.0%} of rollouts, unless they do as well as the others, or, without truncated ones, lose no "
+    f"more beyond chance, and less than {_LITTLE:.0%} of the range of rewards.",
     needs("messages", lambda run: ~np.isnan(run.rows.facts["compression"])),
     _check_degenerate,
     source="slime, rolloutscope",

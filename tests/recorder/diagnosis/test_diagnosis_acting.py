@@ -512,6 +512,19 @@ def test_equal_answers_are_no_degenerate_text() -> None:
     assert (again["distinct_words"], again["trigram_repeats"]) == (1.0, 0.0)
 
 
+def test_repeated_text_does_not_cost_what_cutting_some_of_it_does() -> None:
+    """Three of four repeat their text, and do nearly as well as others; some of them are cut, and get nothing."""
+    place, chance = np.arange(480), np.random.default_rng(3).random(480)
+    repeats, is_cut = place % 4 != 0, (place % 4 == 1) & (place % 8 < 4)
+    reward = np.where(is_cut, 0.0, chance < 0.7).astype(float)
+    stop = np.where(is_cut, StopReason.LENGTH, StopReason.DONE)
+    rows = rows_of(480, reward=reward, trigram_repeats=np.where(repeats, 0.9, 0.0), compression=2.0, stop_reason=stop)
+    report = diagnose_rows(rows)
+    assert ids(report) == ["truncation"]
+    said = "75% of rollouts repeat their own text; without truncated ones they lose no more."
+    assert said in [it.said for it in report.checked]
+
+
 def test_without_tokens_equal_answers_have_equal_keys() -> None:
     def said(answer: str) -> Any:
         return facts([{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": answer}], [], [], None)
