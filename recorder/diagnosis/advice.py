@@ -36,7 +36,7 @@ def advise_in_order(cards: Sequence[Card], names: Mapping[str, str]) -> tuple[Ca
     """Put advice to train otherwise after that of the card that explains this one; `names` of the diagnostics by id."""
     causes = {card.id: explaining(cards, card) for card in cards if card.id in _TRAIN_OTHERWISE}
     return tuple(
-        replace(card, suggestion=f"First mend what may cause this: {names[cause]}. If it stays: {card.suggestion}")
+        replace(card, suggestion=f"First mend: {names[cause]}. If it stays: {card.suggestion}")
         if (cause := causes.get(card.id)) is not None
         else card
         for card in cards

@@ -91,12 +91,12 @@ def time_sides(run: Run) -> Sides | None:
     if not tasks_recur(rows):
         if len(rows.present) < 2:
             return Sides(late, among, None, "", f"steps {first} against {last}")
-        return Sides(late, among, rows.eval, "evals", f"steps {first} against {last}, same evals, in the same mix")
+        return Sides(late, among, rows.eval, "evals", f"steps {first} against {last}, same evals, same mix")
     tasks = [set(side.task.tolist()) - {-1} for side in sides]
     both, most = tasks[0] & tasks[1], max(map(len, tasks))
     is_whole = len(both) >= _ALL * most
-    tasks_of_both = "same tasks" if is_whole else f"at the {len(both):,} of {most:,} tasks that both have"
-    description = f"steps {first} against {last}, {tasks_of_both}, in the same mix"
+    mix = "same task mix" if is_whole else f"at the {len(both):,} of {most:,} tasks that both have, same mix"
+    description = f"steps {first} against {last}, {mix}"
     return Sides(late, among & np.isin(rows.task, list(both)), rows.task, "tasks", description)
 
 

@@ -205,7 +205,7 @@ def _measure(run: Run, name: str, values: Floats, *, is_share: bool = False) -> 
     unit = "tasks" if strata is run.all else "families"
     if succession is not None:
         change, least = succession.change, _LEAST / (succession.parts - 1)
-        steps = f"mean over {succession.parts} parts of the steps, each against the next, in the same mix"
+        steps = f"mean over {succession.parts} parts of the steps, each against the next, same mix"
         alike = unit
     elif strata is not None and (strata is not run.all or change is None):
         change = compare_halves(run, values, strata.task)
@@ -346,7 +346,7 @@ def _fallen_since(run: Run, outcome: _Measure, chance: float) -> Verdict | None:
     if -fall.value < _FAR * float(np.ptp(outcome.column[is_known])):
         return None
     steps = f"steps {rows.steps[0]}\u2013{rows.steps[jump.place - 1]} against {since}\u2013{rows.steps[-1]}"
-    alike = unit and f", same {unit}, in the same mix"
+    alike = unit and f", same {unit}, same mix"
     fallen = replace(outcome, change=fall, steps=steps + alike, alike="")
     switch = _describe_switch(run, outcome)
     return Verdict("worse", f"Getting worse since step {since:,}, cause unknown: {fallen.course}{switch}")

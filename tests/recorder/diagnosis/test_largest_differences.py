@@ -31,7 +31,7 @@ def test_how_rollouts_end_is_compared_over_time() -> None:
     rows = made(reward=NOISE < 0.4, stop_reason=np.where(cut, "length", "done"), completion_tokens=100.0 + 200 * cut)
     # Half of the last rollouts: 50%, and 100 tokens more on average.
     assert said(rows)[0] == (
-        "Over time (steps 1\u201310 against 11\u201320, same tasks, in the same mix): truncated (share) 0% \u2192 "
+        "Over time (steps 1\u201310 against 11\u201320, same task mix): truncated (share) 0% \u2192 "
         "50%; tokens per turn 50 \u2192 100."
     )
 

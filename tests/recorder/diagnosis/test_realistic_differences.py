@@ -44,7 +44,6 @@ def within_groups(run: Judged, value: Callable[[Mapping[str, Any]], float | None
 SOLVED = ["tools-truncated", "coding-regressed", "mix-two", "vlm-truncated", "shaped-healthy", "web-regressed"]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", cases(SOLVED, 1))
 def test_low_rollouts_differ_from_better_ones_of_their_groups_as_they_were_made(name: str) -> None:
     run = judged(name)
@@ -64,7 +63,6 @@ def test_low_rollouts_differ_from_better_ones_of_their_groups_as_they_were_made(
     assert len(counted) >= 2
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", cases([it.id for it in RUNS if it.kind in {"coding", "web", "shaped", "mix"}], 1))
 def test_places_are_compared_with_all_others_as_they_were_made(name: str) -> None:
     run = judged(name)

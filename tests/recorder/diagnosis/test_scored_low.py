@@ -37,9 +37,7 @@ def test_the_loss_of_rollouts_that_ended_is_split_by_function_task_and_habit() -
         "By tasks, rollouts that ended normally lose more in task 1 (mean reward 0.303); elsewhere it is 0.919." in said
     )
     assert "turns 13, in better ones 7" in said
-    assert said.endswith(
-        "beyond chance: 14 figures over time (steps 1\u20133 against 8\u201310, same tasks, in the same mix)."
-    )
+    assert said.endswith("beyond chance: 14 figures over time (steps 1\u20133 against 8\u201310, same task mix).")
     assert card.where == f"cause:wrong_answer -reward>={report.fall.best:.9g}"
 
 

@@ -84,7 +84,7 @@ def test_tasks_that_successive_parts_share_tell_a_better_policy_from_harder_task
         "but in the tasks that two parts share it rises from each of 4 parts of the run to the next: on average 0."
         in said
     )
-    assert better.verdict.said.endswith("% (mean over 4 parts of the steps, each against the next, in the same mix)")
+    assert better.verdict.said.endswith("% (mean over 4 parts of the steps, each against the next, same mix)")
     assert (worse.cards, worse.verdict.id) == ((), "worse")
 
 
