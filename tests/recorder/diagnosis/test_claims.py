@@ -989,7 +989,7 @@ def compared(
 
 def over_time(case: Case, *groups: str) -> tuple[str, ...]:
     first, last, text = case.steps(*groups[:2]), case.steps(*groups[2:4]), groups[-1]
-    is_of_tasks, is_of_evals = (len(groups) == 6 and unit in groups[4] for unit in ("tasks", "evals"))
+    is_of_tasks, is_of_evals = (len(groups) == 6 and unit in groups[4] for unit in ("task", "evals"))
     by = task if is_of_tasks else (lambda it: it.eval) if is_of_evals else lambda _: 0
     said = []
     for part in text.split("; "):
