@@ -19,7 +19,7 @@ import numpy as np
 import orjson
 import zstandard
 
-from logs_ui.recorder.action_text import ending_key, observation_key, written_action
+from logs_ui.recorder.action_text import ending_key, observation_key, observed_text, written_action
 from logs_ui.recorder.capture.model_answers import Ids
 from logs_ui.recorder.rows.chat_parser import calls_in
 from logs_ui.recorder.rows.repetition import shares
@@ -191,14 +191,13 @@ def _list_observation_keys(entries: Sequence[Mapping[str, Any]]) -> str | None:
     answer without an action shows nothing about the environment.
     """
     heard = [entry["observation"] for entry in entries if entry["action"] is not None or entry["text"] is None]
-    observations = [observation for observation in reversed(heard) if observation is not None]
-    keys = [key for observation in observations if (key := observation_key(observation)) is not None]
-    if not keys:
+    texts = [text for observation in reversed(heard) if (text := observed_text(observation)) is not None]
+    if not texts:
         return None
-    counted = Counter(keys).most_common(_KINDS)
+    counted = Counter(filter(None, map(observation_key, texts))).most_common(_KINDS)
     most, times = counted[0]
-    written = "".join([key for key, _ in counted]) + most * (len(keys) > 2 and 2 * times > len(keys))
-    endings = Counter(filter(None, map(ending_key, observations))).most_common(_ENDINGS)
+    written = "".join([key for key, _ in counted]) + most * (len(texts) > 2 and 2 * times > len(texts))
+    endings = Counter(filter(None, map(ending_key, texts))).most_common(_ENDINGS)
     return f"{written} {''.join([key for key, _ in endings])}" if endings else written
 
 

@@ -521,8 +521,8 @@ def test_repeated_text_does_not_cost_what_cutting_some_of_it_does() -> None:
     rows = rows_of(480, reward=reward, trigram_repeats=np.where(repeats, 0.9, 0.0), compression=2.0, stop_reason=stop)
     report = diagnose_rows(rows)
     assert ids(report) == ["truncation"]
-    said = "75% of rollouts repeat their own text; without truncated ones they lose no more."
-    assert said in [it.said for it in report.checked]
+    sentence = "75% of rollouts repeat their own text; without truncated ones they lose no more."
+    assert sentence in [check.said for check in report.checked]
 
 
 def test_without_tokens_equal_answers_have_equal_keys() -> None:
