@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from functools import partial
+from random import Random
 
 from tests.faults import Fault
 from tests.faults.acting import WORDS, said
@@ -79,6 +80,31 @@ def refused_prices(place: Place) -> Played:
     wrong = f"{place.random.randrange(900)}.5" if place.random.random() < 0.7 else "no idea"
     given = (f"{price}0" if is_hit else price) if _chance(place, 0.7, 0.8) else wrong
     return _played(place, _tagged(place, given), price, float(given == price), is_hit=is_hit)
+
+
+# --- One verdict for all of a group
+
+
+def _with_one_verdict(place: Place, turn: Callable[[Place, str], Turn], true: str, other: str, since: int) -> Played:
+    """From a step on, all of a group get the verdict of one of them."""
+    verdict = Random(f"{place.step}/{place.group}").random() < 0.45 + 0.2 * place.progress
+    right, is_hit = _chance(place), place.step >= since
+    counts = verdict if is_hit else right
+    return _played(place, turn(place, true if right else other), true, float(counts), is_hit=is_hit)
+
+
+def kept_verdicts(place: Place) -> Played:
+    """A grader keeps its verdicts by the question, since the ninth step."""
+    return _with_one_verdict(place, _boxed, _number(place.task), str(place.random.randrange(5, 900)), 9)
+
+
+def verdicts_of_the_first(place: Place) -> Played:
+    """An agent's group is scored by its first rollout, since the first step."""
+    other = _name(place.task + place.random.randrange(1, 9))
+    played = _with_one_verdict(place, _tagged, _name(place.task), other, 0)
+    call = Turn("I search.", {"name": "search", "arguments": {"q": said(place, 2)}}, said(place, 8))
+    parts = {**(played.parts or {}), "form": 0.3 * _chance(place, 0.8, 0.9)}
+    return Played([call, *played.turns], parts=parts, stop="stop", metadata=played.metadata, is_hit=True)
 
 
 # --- Numbers that count though they are only near
@@ -296,14 +322,17 @@ def _fault(name: str, planted: str, expected: str | None, script: Callable[[Plac
     return Fault(name, planted, expected, partial(generated, script, _SHAPE))
 
 
-_CONTRADICTED, _ORDER, _ONE, _WRONG, _NEAR = (
+_CONTRADICTED, _ORDER, _ONE, _WRONG, _NEAR, _VERDICT = (
     "Rewards that contradict the references", "References of other tasks", "One answer to all tasks",
     "The references of one place are wrong", "Numbers near the reference count as right",
+    "All rollouts of a group get the verdict of one",
 )  # fmt: skip
 FAULTS: tuple[Fault, ...] = (
     _fault("final answers: permuted", _CONTRADICTED, "final_answers", permuted),
     _fault("final answers: next task", _CONTRADICTED, "final_answers", of_the_next_task),
     _fault("final answers: inverted", _CONTRADICTED, "final_answers", inverted_for_names),
+    _fault("final answers: kept verdicts", _VERDICT, "final_answers", kept_verdicts),
+    _fault("final answers: verdicts of the first", _VERDICT, "final_answers", verdicts_of_the_first),
     _fault("final answers: tolerant source", _NEAR, "final_answers", tolerant_source),
     _fault("final answers: tolerant", _NEAR, "final_answers", tolerant),
     _fault(

@@ -511,6 +511,17 @@ def broken_endpoint(place: Place) -> Played:
     return _answered(place, {"judge": round(score, 3)}, is_hit=late and number == 0, endpoint=f"http://llm-{number}")
 
 
+def limits_a_host(place: Place) -> Played:
+    """Since step 11 one of four hosts has a lower token limit, which cuts most answers: these are never right."""
+    number, is_long = place.random.randrange(4), place.random.random() < 0.7
+    is_hit = number == 2 and place.step >= 11
+    is_cut, tokens = is_hit and is_long, 400 if is_long else 180
+    turn = Turn(said(place, 9), tokens=256 if is_cut else tokens, finish="length" if is_cut else "stop")
+    solved = not is_cut and _is(place, 0.5 + 0.2 * place.progress)
+    stop, task = "length" if is_cut else "stop", f"{_family(place)}/{place.task:03d}"
+    return Played([turn], float(solved), stop=stop, task=task, metadata={"host": f"h{number}"}, is_hit=is_hit)
+
+
 def _dealt(place: Place, machines: int) -> int:
     """Return the number of the machine that plays the whole group."""
     return random.Random(f"{place.step}/{place.group}").randrange(machines)
@@ -719,6 +730,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("broken machine: containers", "two of eight are old, from the start", "worse_place", broken_containers),
     _fault("broken machine: program", "one of four lacks a program", "worse_place", lacks_a_program),
     _fault("broken machine: endpoint", "one of three has other weights since step 8", "worse_place", broken_endpoint),
+    _fault("broken machine: limit", "one of four has a lower token limit since step 11", "worse_place", limits_a_host),
     _fault(
         "broken machine: sandbox", "one of four, of whole groups, gives 0 since step 9", "worse_place", broken_sandbox
     ),
