@@ -216,7 +216,7 @@ def _over_time(compared: Compared | None) -> tuple[str, str]:
     count, changes = (
         len(compared.differences),
         "; ".join(
-            f"{name} {_write_value(change.others, name)} \u2192 {_write_value(change.chosen, name)}"
+            f"{name} {write_value(change.others, name)} \u2192 {write_value(change.chosen, name)}"
             for name, change in largest
         ),
     )
@@ -266,7 +266,7 @@ def _within_groups(
     group = run.rows.group
     largest, names = find_largest(columns, low, group, group, low | better)
     sentence = "; ".join(
-        f"{name} {_write_value(difference.chosen, name)}, in better ones {_write_value(difference.others, name)}"
+        f"{name} {write_value(difference.chosen, name)}, in better ones {write_value(difference.others, name)}"
         f"{_write_filter(name, difference)}"
         for name, difference in largest[:most]
     )
@@ -397,7 +397,8 @@ def is_share_name(name: str) -> bool:
     return name.endswith("(share)") or name.startswith("the share of ")
 
 
-def _write_value(value: float, name: str) -> str:
+def write_value(value: float, name: str) -> str:
+    """Write a figure of this name: a share in percent."""
     return percent(value) if is_share_name(name) else figure(value)
 
 
@@ -429,7 +430,7 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
     )
     is_mix = len(rows.present) > 1 or len(run.scale.units) > 1  # each may have functions of its own
     functions = [] if is_mix else _shortfalls(run, low)
-    most = f", mostly in {functions[0][0]}" if len(functions) > 1 and functions[0][1] >= cost / 2 else ""
+    most = f", at least half of it in {functions[0][0]}" if len(functions) > 1 and functions[0][1] >= cost / 2 else ""
     parts = ", ".join(f"{name} {figure(less)}" for name, less in functions)
     sentences = [f"Compared with the best 1% of rollouts, averaged over all and weighted: {parts} less."] * (
         len(functions) > 1
@@ -445,7 +446,7 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
     ended = "Rollouts score low, and how most of them ended is not recorded" if is_unknown else _ENDED
     card = Card(
         id=SCORED_LOW,
-        title=f"{ended}{most}: {percent(cost / (fall.lost + fall.above))} of the lost reward",
+        title=f"{ended}: {percent(cost / (fall.lost + fall.above))} of the lost reward{most}",
         cost=cost,
         evidence=tuple(sentences),
         suggestion="Compare the best with the worst rollout of a group: its page shows where they diverge.",

@@ -237,6 +237,11 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
     if not findings:
         return None
     affected = np.logical_or.reduce([rollouts for _, rollouts in findings])
+    shared = _find_shared_verdicts(answers, wrong)
+    titles = [*shared, *(title for title, _ in findings)]
+    if len(findings) > 1 and not shared:
+        of_all = f"{affected.sum():,} of {len(equal):,} final answers"
+        titles.insert(0, f"The verdicts on {of_all} contradict their references")
     neither = len(equal) - equal.sum() - wrong.sum()
     kinds = f"{equal.sum():,} equal their reference; {wrong.sum():,} are another number, or another task's reference"
     sentences = [f"{kinds}; {neither:,} are neither."]
@@ -256,10 +261,13 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
     since, over_time = _compare_over_time(spread, of, is_right=is_missed)
     return Card(
         id="final_answers",
-        title=findings[0][0],
+        title=titles[0],
         cost=contrast.spread(run) * float((paid | missed).mean()),
-        evidence=(tell_reading(answers), *(f"{title}." for title, _ in findings[1:]), *sentences, *over_time),
-        suggestion="Compare the reward function's tolerance of numbers with the one that you want."
+        evidence=(tell_reading(answers), *(f"{title}." for title in titles[1:]), *sentences, *over_time),
+        suggestion="Look at what the reward function keeps between its calls, and under which key: all rollouts of a "
+        "group seem to get the verdict of one of them."
+        if shared
+        else "Compare the reward function's tolerance of numbers with the one that you want."
         if tolerance
         else "Let the reward function compare values, not texts: it refuses answers that have the reference's "
         "value in another notation."
@@ -272,7 +280,24 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
         **since,
         is_setup=True,
         is_loss=False,
+        explains=("reward_parts",) * bool(shared),
     )
+
+
+def _find_shared_verdicts(answers: Answers, wrong: Bools) -> list[str]:
+    """Return a title if nearly all groups that hold right and wrong answers count as a whole, some as right, and some
+    not.
+    """
+    groups, group = np.unique(answers.rows.group, return_inverse=True)
+    right, others, paid, size = (
+        np.bincount(group, of, len(groups)) for of in (answers.equal, wrong, answers.solved, None)
+    )
+    is_mixed = (right > 0) & (others > 0)
+    every, none = int((is_mixed & (paid == size)).sum()), int((is_mixed & (paid == 0)).sum())
+    if min(every, none) < ENOUGH or every + none < _NEARLY_ALL * is_mixed.sum():
+        return []
+    of = f"{every + none} of {is_mixed.sum()} groups with right and wrong answers"
+    return [f"In {of} all rollouts get one verdict: all count as right in {every}, none in {none}"]
 
 
 def _tell_tolerance(answers: Answers, wrong: Bools) -> list[str]:
@@ -368,7 +393,9 @@ DIAGNOSTIC = check(
     f"count as right, in {ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
     f"{ENOUGH} groups or more most answers are right and none counts as right ({SPREAD} rollouts of all steps say "
     f"since when). If {_NEARLY_ALL:.0%} of the wrong answers that count are within {_NEAR:.0%} of their reference, and "
-    "hardly any others of their groups are as near, the advice is to compare the grader's tolerance. "
+    "hardly any others of their groups are as near, the advice is to compare the grader's tolerance. If "
+    f"{_NEARLY_ALL:.0%} of the groups with right and wrong answers count as a whole, {ENOUGH} or more as right and as "
+    "many not, one verdict is given to each group. "
     f"Only if at least {_EQUAL:.0%} of all answers equal their reference. "
     f"(5) {wrong_references.DEFINITION} "
     f"(6) At least {_SAME:.0%} of the rollouts give one answer: at least twice the share of rollouts whose reference "

@@ -9,6 +9,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.checks.never_solved import quote_line
 from logs_ui.recorder.diagnosis.contrast import SURER, spread
+from logs_ui.recorder.diagnosis.largest_differences import find_largest, list_columns, write_value
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
 from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of, list_kinds
@@ -156,6 +157,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
         "average in the last steps."
         for name, value, mean_of_others, since in constant
     ]
+    sentences.append(_name_differences(run, own, strata[every.step >= rows.steps[0]], worst.others))
     since = every.step >= (first or 0)
     words = "rollouts from there that were read", "others"
     sentences.append(quote_line(run, there & since, ~there & since, words=words, least=_FAR)[1])
@@ -180,6 +182,20 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
         own=own,
         is_setup=is_there,
     )  # fmt: skip
+
+
+def _name_differences(run: Run, own: Bools, strata: Ints, others: str) -> str:
+    """Say in which figures but rewards rollouts from there differ most from others; "" without one."""
+    rows, success = run.rows, run.scale.success
+    columns = list_columns(rows, success)
+    for outcome in ("reward", "solved (share)", *rows.values):
+        columns.pop(outcome, None)
+    largest, _ = find_largest(columns, own, rows.group, strata, np.isfinite(rows.reward))
+    parts = [
+        f"{name} {write_value(difference.chosen, name)}, others {write_value(difference.others, name)}"
+        for name, difference in largest
+    ]
+    return f"Beside {others}: {'; '.join(parts)}." if parts else ""
 
 
 def _find_constant(run: Run, name: str, own: Bools, there: Bools) -> tuple[str, str, str, int] | None:

@@ -926,9 +926,9 @@ def short(case: Case, it: Rollout) -> float:
     return max(best_of(case, it) - (reward(it) or 0.0), 0.0)
 
 
-def of_loss(case: Case, *groups: str) -> tuple[str, ...]:
+def of_loss(case: Case, _share: str, *name: str) -> tuple[str, ...]:
     lost = [(short(case, it), ended(it)) for it in case.last]
-    return *groups[:-1], percent(sum(it for it, is_low in lost if is_low) / sum(it for it, _ in lost))
+    return percent(sum(it for it, is_low in lost if is_low) / sum(it for it, _ in lost)), *name
 
 
 def share_of_others(it: Rollout) -> float | None:
@@ -1093,6 +1093,18 @@ def of_machine(case: Case, column: str, text: str, *steps: str) -> tuple[str, ..
     if "rollouts of these groups" in case.card.title:
         return compared(case, "reward", mine, others, lambda it: (it.step, it.group))
     return compared(case, "reward", mine, others, kind_of if "these families" in case.card.title else lambda _: 0)
+
+
+def beside_machine(case: Case, others: str, text: str) -> tuple[str, ...]:
+    column, names = machine_of(case)
+    there = set(re.split(", | and ", names))
+    mine, rest = ([it for it in case.last if (it.metadata[column] in there) is side] for side in (True, False))
+    said = []
+    for part in text.split("; "):
+        name = re.findall(r"(.+) \S+, others ", part)[0]
+        a, b = compared(case, name, mine, rest, lambda it: (it.step, it.group))
+        said.append(f"{name} {a}, others {b}")
+    return others, "; ".join(said)
 
 
 def always(case: Case, name: str, _value: str, since: str, _mean: str) -> tuple[str, ...]:
@@ -2137,9 +2149,11 @@ COUNTS: dict[str, Count] = {
         str(sum(failed(it) and not error(it) for it in c.last)),
     ),
     "Rollouts end normally and score low: # of the lost reward": of_loss,
-    "Rollouts end normally and score low, mostly in #: # of the lost reward": of_loss,
+    "Rollouts end normally and score low: # of the lost reward, at least half of it in #": of_loss,
     "Rollouts score low, and how most of them ended is not recorded: # of the lost reward": of_loss,
-    "Rollouts score low, and how most of them ended is not recorded, mostly in #: # of the lost reward": of_loss,
+    "Rollouts score low, and how most of them ended is not recorded: # of the lost reward, at least half of it in #": (
+        of_loss
+    ),
     "Over time (steps #\u2013# against #\u2013#): @.": over_time,
     "Over time (steps #\u2013# against #\u2013#, @): @.": over_time,
     "In low rollouts of # groups: the share of rollouts with the error \u201c@\u201d #, in better ones #.": (
@@ -2248,6 +2262,7 @@ COUNTS: dict[str, Count] = {
     ),
     "# is # for all rollouts from there since step #; of others it is # on average in the last steps.": always,
     "Before step # it was #, of others #.": lambda c, step, *_: (step, *of_machine(c, *machine_of(c), step)),
+    "Beside @ of these groups: @.": beside_machine,
     "# of # rollouts are from there.": lambda c, *_: (
         str(sum(it.metadata[machine_of(c)[0]] in re.split(", | and ", machine_of(c)[1]) for it in c.last)),
         str(len(c.last)),
@@ -2462,6 +2477,21 @@ def of_answers(case: Case, is_so: Callable[[Rollout], bool], *, counts: bool) ->
     return f"{sum(case.solved(it) is counts for it in mine):,}", f"{len(mine):,}"
 
 
+def contradicted(case: Case, *_: str) -> tuple[str, str]:
+    mine = [it for it in case.last if is_compared(it)]
+    wrong = sum(contradicts(case, it) if case.solved(it) else given(it) == right(it) for it in mine)
+    return f"{wrong:,}", f"{len(mine):,}"
+
+
+def shared_verdicts(case: Case, *_: str) -> tuple[str, str, str, str]:
+    groups = [[it for it in group if is_compared(it)] for group in case.groups]
+    mixed = [group for group in groups if any(contradicts(case, it) for it in group)]
+    mixed = [group for group in mixed if any(given(it) == right(it) for it in group)]
+    solved = [[case.solved(it) for it in group] for group in mixed]
+    every, none = sum(map(all, solved)), sum(not any(of) for of in solved)
+    return str(every + none), str(len(mixed)), str(every), str(none)
+
+
 def another_notation(case: Case, _count: str, shown: str, reference: str) -> tuple[str, str, str]:
     unpaid = [it for it in case.last if is_compared(it) and given(it) == right(it) and not case.solved(it)]
     others = {written(it): target(it) for it in unpaid if written(it) != target(it)}
@@ -2534,11 +2564,15 @@ COUNTS |= {
     "# that count are within # of their reference; of # wrong ones in the same groups that do not count, #.": (
         near_answers
     ),
-    "# of # answers that contradict their reference count as right": lambda c, *_: of_answers(
+    "# of # answers that contradict their reference count as right[.]": lambda c, *_: of_answers(
         c, lambda it: contradicts(c, it), counts=True
     ),
     "# of # answers that equal their reference do not count as right[.]": lambda c, *_: of_answers(
         c, lambda it: given(it) == right(it), counts=False
+    ),
+    "The verdicts on # of # final answers contradict their references": contradicted,
+    "In # of # groups with right and wrong answers all rollouts get one verdict: all count as right in #, none in #": (
+        shared_verdicts
     ),
     "# of rollouts have an empty reference: # of # are solved": lambda c, *_: (
         percent(sum(lacks_reference(it) for it in c.last) / len(c.last)),
