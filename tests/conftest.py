@@ -8,6 +8,7 @@ import asyncio
 import gc
 import inspect
 import os
+import re
 import signal
 import sys
 import time
@@ -60,6 +61,9 @@ _LONG = {
 TWO_RANKS = "two_ranks_"
 """In the name of each test with a pair of ranks, which takes long to start: one process runs all of them."""
 
+_LATE = "from tests.support.late import"
+"""In each file that takes from there what imports torch."""
+
 _BROWSER = "[chromium"
 """In the name of each test with a browser."""
 
@@ -91,11 +95,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers() -> int:
-    """Return two more than there are cores, and eight at most, since each takes 1 GB: one has the browser tests, and
+    """Return four more than there are cores, and eight at most, since each takes 1 GB: one has the browser tests, and
     the others wait for servers and other processes. `-n auto` says so too, which `--cov` has to see.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(cores + 2, 8)
+    return min(cores + 4, 8)
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -117,11 +121,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     file share are made once. (`--dist loadgroup` of xdist 3.8 sees no groups with pytest 9.2, and scatters tests.)
 
     One process has only browser tests, from the beginning: they wait for pages most of the time, so that the others
-    have the processor. These take what is left of them at their end.
+    have the processor. These take what is left of them at their end. A third of the processes begin with the files that
+    import torch and TRL, and the others take them last: each that does spends eight seconds on it.
     """
     from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
     browsing: set[Any] = set()  # processes that have had browser tests
+    training, files_with_torch = set[Any](), _list_heavy(config.rootpath)  # processes that have imported torch
 
     class Files(LoadScopeScheduling):  # type: ignore[misc]  # without types
         def _split_scope(self, nodeid: str) -> str:
@@ -140,6 +146,13 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
                 return
             if chosen is with_browser:
                 browsing.add(node)
+            else:
+                heavy = [scope for scope in without if scope in files_with_torch]
+                light = [scope for scope in without if scope not in heavy]
+                is_training = node in training or len(training) < len(self.nodes) // 3
+                chosen = (heavy or light) if is_training else (light or heavy)
+                if chosen is heavy:
+                    training.add(node)
             self.workqueue.move_to_end(chosen[0], last=False)
             super()._assign_work_unit(node)
             if self.workqueue and self._pending_of(self.assigned_work[node]) < 2:
@@ -147,6 +160,14 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     config.option.loadscopereorder = False
     return Files(config, log)
+
+
+def _list_heavy(root: Path) -> set[str]:
+    """Return the test files that import torch: those that import from tests.support.late, or from what does so."""
+    support = [file.stem for file in (root / "tests" / "support").glob("*.py") if _LATE in file.read_text()]
+    imports = re.compile(rf"^from tests\.support(\.| import (.*, )?)({'|'.join(['late', *support])})\b", re.MULTILINE)
+    files = (root / "tests").rglob("test_*.py")
+    return {file.relative_to(root).as_posix() for file in files if imports.search(file.read_text())}
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -147,6 +147,7 @@ def scoped(db: Path, index: Any) -> list[dict[str, Any]]:
     return rows_of(db)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("index", [-1, "0", True, 10, 4, 1.0, None])
 def test_calls_in_the_scope_of_no_row_are_nobodys(
     db: Path, index: Any, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

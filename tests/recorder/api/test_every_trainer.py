@@ -101,8 +101,12 @@ def test_report_to_records_batches_that_are_trained_on_as_no_evaluations(kind: s
         assert rows.reward.notna().all()
 
 
+MORE = [("rloo", CHATS), ("online_dpo", CHATS), ("grpo", TEXTS)]
+
+
 @pytest.mark.parametrize(
-    ("kind", "prompts"), [*((kind, CHATS) for kind in KINDS[1:]), ("grpo", TEXTS), ("online_dpo", TEXTS)]
+    ("kind", "prompts"),
+    [("rollout_func", CHATS), ("online_dpo", TEXTS), *(pytest.param(*of, marks=pytest.mark.exhaustive) for of in MORE)],
 )
 def test_rewards_of_models_are_recorded(kind: str, prompts: list[Any], db: Path, tmp_path: Path) -> None:
     noted: list[float | None] = []

@@ -73,6 +73,7 @@ def test_the_first_card_names_the_cause(run: Realistic) -> None:
     assert (cards[0][0] if cards else None) == run.expected, cards
 
 
+@pytest.mark.exhaustive
 @each([run for run in PLANTED if run.also])
 def test_the_other_planted_causes_have_a_card_too(run: Realistic) -> None:
     found = judged(run.id)
@@ -196,6 +197,7 @@ FIGURES: dict[str, Callable[[Judged, Card], None]] = {
 }  # fmt: skip
 
 
+@pytest.mark.exhaustive
 @of(PLANTED, 2)
 def test_its_link_opens_exactly_its_rollouts(run: Realistic) -> None:
     found = recorded(run.id)

@@ -78,6 +78,7 @@ def test_places_are_compared_with_all_others_as_they_were_made(name: str) -> Non
         )
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "where"), [
     ("coding-regressed", {"django-13551", "flask-5014"}), ("web-regressed", {"webarena/shopping_admin/"}),
 ])  # fmt: skip

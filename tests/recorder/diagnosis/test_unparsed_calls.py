@@ -65,6 +65,7 @@ def test_low_rollouts_that_end_with_nothing_are_told_from_better_ones() -> None:
     assert "Of 100 low rollouts that were read, 50 end with no text; of 100 better ones, 0." in low.evidence
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("fault", "is_told"),
     [(f"invented answers: {it}", True) for it in ("tool", "user", "turn")] + [("healthy, transcripts", False)],

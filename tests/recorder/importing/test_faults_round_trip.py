@@ -71,6 +71,7 @@ def faults() -> list[Fault]:
     return list(chosen.values())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("fault", cases(faults(), 1), ids=lambda fault: fault.id)
 def test_another_shape_of_a_fault_has_its_first_card(fault: Fault, tmp_path: Path) -> None:
     fault.record(db := tmp_path / "recorded.db")

@@ -597,6 +597,7 @@ def test_words_are_looked_for_only_where_the_rows_lie(on_disk: Place) -> None:
     engine.dispose()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("most", [0, 2_000])
 def test_a_beginning_finds_what_its_words_find(on_disk: Place, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr("logs_ui.recorder.queries.search.full_text._BEGINNINGS", most)

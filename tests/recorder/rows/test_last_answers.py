@@ -307,6 +307,7 @@ def guess(number: int) -> str:
     return told(number)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(old_trl.IS_OLD, reason="TRL 0.29 keeps the beginning of such an answer, and so cuts the completion")
 @pytest.mark.parametrize("by_environment", [True, False])
 def test_a_completion_without_room_for_a_tools_answer_is_not_truncated(

@@ -449,6 +449,7 @@ def test_all_curves_are_smoothed_over_as_many_steps() -> None:
     assert all(series.exact_parts for series in chart.series)
 
 
+@pytest.mark.exhaustive
 def test_the_first_of_four_runs_is_compared_with_the_others_as_references(tmp_path: Path) -> None:
     for seed, uid in enumerate((A, B, C, "four-dddd")):
         make_run_at(tmp_path / "runs.db", uid=uid, steps=12, seed=seed, state=RunState.FINISHED)

@@ -130,6 +130,7 @@ def test_a_function_is_raw_weighted_or_what_is_left() -> None:
     assert mean("headroom", 0.5, (2, 0.0, 0.0)) == 0.5, "all of its weight is left to win"
 
 
+@pytest.mark.exhaustive
 def test_the_page_has_every_figure_of_the_rollouts(client: TestClient, engine: Engine) -> None:
     figures, page = read_figures(client, A, B, steps="all")
     assert list(figures)[:2] == ["mean reward", "solved"]

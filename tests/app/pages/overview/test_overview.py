@@ -108,6 +108,7 @@ def test_the_tile_of_solved_rollouts_is_that_of_the_run_s_definition(engine: Eng
     assert ">Solved</bdi>" not in held_out, "the diagnosis is about the training"
 
 
+@pytest.mark.exhaustive
 def test_the_tile_of_solved_rollouts_stays_where_nothing_defines_them_and_a_saved_view_is_named(tmp_path: Path) -> None:
     with start_run(db=tmp_path / "a.db") as run:
         for step in range(1, 4):
@@ -366,6 +367,7 @@ def test_the_overview_is_quiet_accessible_and_no_wider_than_its_window(quiet_pag
     check_looks(quiet_page, [f"{url}/runs/{address}" for address in (*pages, f"{RUN}/overview/steps?of=stop")])
 
 
+@pytest.mark.exhaustive
 def test_the_pointer_says_a_steps_values_in_all_charts_and_a_click_leads_to_it(quiet_page: Page, url: str) -> None:
     page = quiet_page
     open_overview(page, url)

@@ -245,6 +245,7 @@ def test_each_first_and_last_action_leads_to_exactly_its_rollouts(
     assert [rollouts_at(engine, line.address) for line in lines] == [line.rollouts for line in lines]
 
 
+@pytest.mark.exhaustive
 def test_each_habit_leads_to_exactly_its_rollouts(client: TestClient, engine: Engine) -> None:
     habits = page(client).habits
     assert {"never act", "have a call that raised"} <= {habit_count.habit.name for habit_count, _ in habits}

@@ -135,6 +135,7 @@ def share_of_both(rollouts: Sequence[Mapping[str, Any]], last: int) -> float:
     return min(fmean(task in of_other for task in side) for side, of_other in zip(sides, sides[::-1], strict=True))
 
 
+@pytest.mark.exhaustive
 @of(RUNS, 3)
 def test_nothing_is_below_its_threshold_that_was_not_looked_at(run: Realistic) -> None:
     recording = recorded(run.id)
@@ -164,6 +165,7 @@ def test_nothing_is_below_its_threshold_that_was_not_looked_at(run: Realistic) -
 # --- Tasks
 
 
+@pytest.mark.exhaustive
 @of(WITH_OUTCOME)
 def test_the_table_of_tasks_is_true(run: Realistic) -> None:
     recording = recorded(run.id)

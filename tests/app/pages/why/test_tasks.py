@@ -273,6 +273,7 @@ def test_the_template_shows_what_it_is_given_and_how_to_get_what_is_missing(clie
 # --- Beside a run that goes on
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("beside", ["tasks", "rewards", "actions", "trained"])
 def test_a_page_beside_why_stands_still_and_says_when_its_run_has_gone_on(
     client: TestClient, engine: Engine, beside: str
