@@ -194,11 +194,17 @@ def _list_observation_keys(entries: Sequence[Mapping[str, Any]]) -> str | None:
     texts = [text for observation in reversed(heard) if (text := observed_text(observation)) is not None]
     if not texts:
         return None
-    counted = Counter(filter(None, map(observation_key, texts))).most_common(_KINDS)
-    most, times = counted[0]
-    written = "".join([key for key, _ in counted]) + most * (len(texts) > 2 and 2 * times > len(texts))
-    endings = Counter(filter(None, map(ending_key, texts))).most_common(_ENDINGS)
-    return f"{written} {''.join([key for key, _ in endings])}" if endings else written
+    keys, endings = ([*filter(None, map(make_key, texts))] for make_key in (observation_key, ending_key))
+    kinds = _by_frequency(keys)
+    is_usual = len(keys) > 2 and 2 * keys.count(kinds[0]) > len(keys)
+    written = "".join(kinds[:_KINDS]) + kinds[0] * is_usual
+    return f"{written} {''.join(_by_frequency(endings)[:_ENDINGS])}" if endings else written
+
+
+def _by_frequency(keys: Sequence[str]) -> list[str]:
+    """Return each key once, the most frequent first, and of equal ones the first."""
+    counts = Counter(keys)
+    return sorted(counts, key=counts.__getitem__, reverse=True)
 
 
 def _has_failed(entry: Mapping[str, Any]) -> bool:
