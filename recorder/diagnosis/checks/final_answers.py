@@ -237,7 +237,7 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
     if not findings:
         return None
     affected = np.logical_or.reduce([rollouts for _, rollouts in findings])
-    shared = _find_shared_verdicts(answers, wrong)
+    shared, of_shared = _find_shared_verdicts(answers, wrong)
     titles = [*shared, *(title for title, _ in findings)]
     if len(findings) > 1 and not shared:
         of_all = f"{affected.sum():,} of {len(equal):,} final answers"
@@ -276,7 +276,7 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
         if over_time and is_missed
         else "Check that a reward is computed with the reference of its own task, and returned in the order of the "
         "completions.",
-        **extent(run, answers, affected),
+        **extent(run, answers, of_shared if shared else affected),
         **since,
         is_setup=True,
         is_loss=False,
@@ -284,20 +284,22 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
     )
 
 
-def _find_shared_verdicts(answers: Answers, wrong: Bools) -> list[str]:
+def _find_shared_verdicts(answers: Answers, wrong: Bools) -> tuple[list[str], Bools]:
     """Return a title if nearly all groups that hold right and wrong answers count as a whole, some as right, and some
-    not.
+    not; and (M) True for the answers of these groups.
     """
     groups, group = np.unique(answers.rows.group, return_inverse=True)
     right, others, paid, size = (
         np.bincount(group, of, len(groups)) for of in (answers.equal, wrong, answers.solved, None)
     )
     is_mixed = (right > 0) & (others > 0)
-    every, none = int((is_mixed & (paid == size)).sum()), int((is_mixed & (paid == 0)).sum())
-    if min(every, none) < ENOUGH or every + none < _NEARLY_ALL * is_mixed.sum():
-        return []
-    of = f"{every + none} of {is_mixed.sum()} groups with right and wrong answers"
-    return [f"In {of} all rollouts get one verdict: all count as right in {every}, none in {none}"]
+    is_whole = is_mixed & ((paid == size) | (paid == 0))
+    every, whole = int((is_whole & (paid > 0)).sum()), int(is_whole.sum())
+    if min(every, whole - every) < ENOUGH or whole < _NEARLY_ALL * is_mixed.sum():
+        return [], is_whole[group]
+    of = f"{whole} of {is_mixed.sum()} groups with right and wrong answers"
+    title = f"In {of} all rollouts get one verdict: all count as right in {every}, none in {whole - every}"
+    return [title], is_whole[group]
 
 
 def _tell_tolerance(answers: Answers, wrong: Bools) -> list[str]:
