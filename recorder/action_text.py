@@ -2,6 +2,7 @@
 says, and tells kinds of observations by their first words. Splits an answer into reasoning and rest.
 """
 
+import re
 import zlib
 from binascii import b2a_base64
 from collections.abc import Mapping, Sequence
@@ -19,6 +20,7 @@ KEY = 4
 
 _THINK, _THINK_END = "<think>", "</think>"
 _BEGINNING, _WORDS, _FEW, _DEEP = 96, 6, 4, 5  # characters; words (twice); dicts and lists within each other [ours]
+_CLOSERS, _CLOSING = tuple("`$#%>"), re.compile(r"(?:\s*(?:</[\w:.-]+>|[`$#%>]))+$")  # of tags, fences, shells
 _MARKS = ".,:;!?()[]{}<>\"'`*=#\\/"
 _DIGITS = str.maketrans("", "", "0123456789")
 _EMPTY: tuple[Any, ...] = (None, {}, [], "")
@@ -118,7 +120,8 @@ def observation_key(observation: Any) -> str | None:
 
 def ending_key(observation: Any) -> str | None:
     """Return four characters that stand for how an observation ends, likewise: its last six words from the last line
-    or bracket on, or its last four. None for one of 96 characters or less, and for one that ends without words.
+    or bracket on, or its last four, without closing tags, fences and prompts of shells. None for one of 96 characters
+    or less, and for one that ends without words.
 
     >>> ending_key("a" * 99 + " [cut: 600 of 913]") == ending_key("b" * 99 + " [cut: 600 of 705]")
     True
@@ -127,6 +130,8 @@ def ending_key(observation: Any) -> str | None:
     if written is None or len(written) <= _BEGINNING:
         return None
     ending = written[-_BEGINNING:].rstrip()
+    if ending[-1:] in _CLOSERS:
+        ending = _CLOSING.sub("", ending)
     begin = max(map(ending.rfind, "\n[(<\u2026"))
     words = _plain_words(ending[begin:].split()[::-1]) if begin >= 0 else _plain_words(ending.split()[:0:-1], _FEW)
     return _key_of(f"\u2026{' '.join(words)}") if words else None

@@ -25,6 +25,7 @@ from logs_ui.recorder.errors import LogsUIError, SettingsError
 from logs_ui.recorder.queries.notebook import Notebook
 from logs_ui.recorder.settings import check_environments, check_thresholds
 from logs_ui.recorder.snapshot import visible
+from logs_ui.recorder.spelling import nearest, shortened
 from logs_ui.recorder.storage.address import Address, database_address, db_option
 
 _FAILED, _ILL = 1, 3  # 2 is a command line that is misspelt
@@ -50,7 +51,7 @@ def diagnose(
     ] = None,
     reference: Annotated[
         list[str] | None,
-        typer.Option(metavar="COLUMN", help="Dataset column with the right answers. Default: told by its name."),
+        typer.Option(metavar="COLUMN", help="Dataset column with the right answers. Default: found by its name."),
     ] = None,
     threshold: Annotated[
         list[str] | None, typer.Option(metavar="ID=VALUE", help="Threshold of one diagnostic; may be repeated.")
@@ -74,13 +75,17 @@ def diagnose(
         bool, typer.Option("--reset", help="Delete the settings stored with the run.")
     ] = False,
     for_project: Annotated[  # noqa: FBT002 - a flag
-        bool, typer.Option("--for-project", help="With --save or --reset: what is muted, for all runs of its project.")
+        bool,
+        typer.Option(
+            "--for-project", help="With --save or --reset: only the muted findings, for all runs of its project."
+        ),
     ] = False,
     db: Database = None,
 ) -> None:
     """Diagnose why the rewards of a run are low: findings, causes first, with evidence and rollouts.
 
-    Exits with 3 if the verdict is a fault, a failure, or getting worse, else with 0; with 1 if a diagnostic failed.
+    Exits with 3 if the verdict is a fault, a failure, or getting worse; else with 1 if a diagnostic raised or the run
+    could not be judged; else with 0.
     docs/diagnosis.md describes each diagnostic.
     """
     own_checks = _import_diagnostics(diagnostics or ())
@@ -145,7 +150,7 @@ def _settings(
     written: Mapping[str, Sequence[str] | None], functions: Sequence[str]
 ) -> tuple[dict[str, Any], dict[str, dict[str, Any]]]:
     """Read settings that are written as VALUE, for the run, or as EVAL=VALUE; a reward function's name may have an
-    equals sign, too.
+    equals sign, too. Raise SettingsError for a reward function that the run does not have.
     """
     of_run, of_evals = dict[str, Any](), dict[str, dict[str, Any]]()
     for name, values in written.items():
@@ -156,6 +161,10 @@ def _settings(
             if name not in {"solved_by", "reference"}:
                 with suppress(ValueError):  # Settings refuses what is no number
                     setting = float(setting)
+            if name == "solved_by" and functions and setting not in functions:
+                near = nearest(setting, functions)
+                meant = f"did you mean {near!r}?" if near else f"choose from {', '.join(functions)}."
+                raise SettingsError(f"There is no reward function {shortened(setting)!r}: {meant}")
             (of_evals.setdefault(eval_name.strip(), {}) if equals else of_run)[name] = setting
     return of_run, of_evals
 

@@ -31,7 +31,7 @@ def run(
     ],
     module: Annotated[bool, typer.Option("-m", help="SCRIPT is the name of a module, as in `python -m`.")] = False,  # noqa: FBT002 - a flag
     eval_name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Name of the evaluation that the rollouts belong to.")
+        str | None, typer.Option(metavar="NAME", help="Name of the environment, benchmark or dataset of the rollouts.")
     ] = None,
     project: Annotated[str | None, typer.Option(metavar="NAME", help="Project of the runs.")] = None,
     db: Database = None,

@@ -92,8 +92,8 @@ class NewestAudit:
 def _name_compared(audited: Audited) -> str:
     """Return words on a comparison without a finding: what was compared, and how much could not be."""
     names = [check.check.name for check in audited.checks if check.rows]
-    rest = f"; {len(audited.checks) - len(names)} more need what is not recorded" * (len(names) < len(audited.checks))
-    return f"No rollout differs in {listed(names)}{rest}"
+    rest = f"; {len(audited.checks) - len(names)} other comparisons could not be made"
+    return f"No rollout differs in {listed(names, len(names))}{rest * (len(names) < len(audited.checks))}"
 
 
 def _judge(audited: Audited, diagnosed: DiagnosedRun, count: int) -> Outcome:

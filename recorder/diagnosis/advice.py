@@ -2,6 +2,7 @@
 or while another finding causes it.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
@@ -23,8 +24,7 @@ IN_EVALUATION = {
     "hacking": "Read the rollouts of highest reward in which the other function is low.",
 }
 """By id of the diagnostic."""
-_TRAIN_OTHERWISE = {"degenerate_text", "diversity", "forgotten", "signal_cliff"}
-"""Ids of diagnostics whose advice is another learning rate, a KL term or an earlier checkpoint."""
+_TRAIN_OTHERWISE = re.compile(r"checkpoint|learning rate|KL ")
 
 
 def explaining(cards: Sequence[Card], card: Card) -> str | None:
@@ -34,9 +34,13 @@ def explaining(cards: Sequence[Card], card: Card) -> str | None:
 
 def advise_in_order(cards: Sequence[Card], names: Mapping[str, str]) -> tuple[Card, ...]:
     """Put advice to train otherwise after that of the card that explains this one; `names` of the diagnostics by id."""
-    causes = {card.id: explaining(cards, card) for card in cards if card.id in _TRAIN_OTHERWISE}
+    causes = {
+        card.id: explaining(cards, card)
+        for card in cards
+        if not card.by_user and _TRAIN_OTHERWISE.search(card.suggestion)
+    }
     return tuple(
-        replace(card, suggestion=f"First mend: {names[cause]}. If it stays: {card.suggestion}")
+        replace(card, suggestion=f"Fix first what {names[cause]} found. If this finding stays: {card.suggestion}")
         if (cause := causes.get(card.id)) is not None
         else card
         for card in cards

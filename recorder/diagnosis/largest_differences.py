@@ -29,7 +29,7 @@ from logs_ui.recorder.vocabulary import LossCause, StopReason
 
 SCORED_LOW = "scored_low"
 """The id of its card, which is of no diagnostic."""
-_ENDED = "Rollouts end normally and score low"
+_ENDED = "Ended below best"
 _UNKNOWN = 0.5  # of these rollouts [ours]
 _SHARE = 0.1  # of the loss: less needs no explanation
 _FUNCTIONS, _LITTLE = 3, 0.02  # reward functions; of the largest shortfall: less is not named
@@ -430,7 +430,9 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
     )
     is_mix = len(rows.present) > 1 or len(run.scale.units) > 1  # each may have functions of its own
     functions = [] if is_mix else _shortfalls(run, low)
-    most = f", at least half of it in {functions[0][0]}" if len(functions) > 1 and functions[0][1] >= cost / 2 else ""
+    # The best rollouts are not those of a best reward that was set.
+    is_most = len(functions) > 1 and functions[0][1] >= cost / 2 and run.settings.max_reward is None
+    most = f", at least half of it in {functions[0][0]}" if is_most else ""
     parts = ", ".join(f"{name} {figure(less)}" for name, less in functions)
     sentences = [f"Compared with the best 1% of rollouts, averaged over all and weighted: {parts} less."] * (
         len(functions) > 1
@@ -441,9 +443,9 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
     sentences += [*_change(run, trend, name), *differences(run, low, over_time)]
     sentences += compare_last_answers(run, *_low_and_better(run, low))
     if left < cost - SAME and all(cause.own is not None for cause in causes):
-        sentences.append(f"The findings above concern rollouts with {percent(1 - left / cost)} of this lost reward.")
+        sentences.append(f"Rollouts of the findings above have {percent(1 - left / cost)} of this lost reward.")
     is_unknown = (rows.stop_reason[low] == StopReason.NOT_RECORDED).mean() > _UNKNOWN
-    ended = "Rollouts score low, and how most of them ended is not recorded" if is_unknown else _ENDED
+    ended = "Ended below best, how mostly not recorded" if is_unknown else _ENDED
     card = Card(
         id=SCORED_LOW,
         title=f"{ended}: {percent(cost / (fall.lost + fall.above))} of the lost reward{most}",

@@ -169,8 +169,9 @@ class Report:
         needs = Counter(
             re.split(r",? (?:as|which|that|of|in|one) ", check.said)[0] for check in self.missing
         ).most_common(1)
-        more = f"; {needs[0][1]} more need{'s' * (needs[0][1] == 1)} {needs[0][0]}" if needs else ""
-        return f"{len(self.cards) + len(judged)} of {of} checks judged{more}"
+        count = len(self.cards) + len(judged)
+        more = f"; {needs[0][1]} of the others need{'s' * (needs[0][1] == 1)} {needs[0][0]}" if needs else ""
+        return f"{count} of {of} checks judged{more}"
 
     def __str__(self) -> str:
         return "\n".join(" " * line.indent + line.text for line in lines(self))
@@ -301,7 +302,7 @@ def unattributed_said(calls: int) -> str:
 
 def card_lines(report: Report, card: Card) -> list[Line]:
     """Return the text of one of a report's cards, below its title."""
-    behind = explaining(report.cards, card)
+    behind = ", ".join(other.id for other in report.cards if card.id in other.explains)
     than = card.than and f", more than {card.than}"
     lost = "" if card.cost is None else f"reward lost per rollout{than}: {figure(card.cost)}"
     overlap = lost and ("in the bars above" if card.is_part else "no bar of its own")
@@ -336,7 +337,7 @@ def _headline(report: Report) -> Iterator[Line]:
     if report.checked:
         yield Line(f"{visible(report.basis)}.", "dim")
     fall, best_is = report.fall, visible(report.scale.source)
-    mean, best, lost = figure(fall.mean), figure(fall.best), figure(fall.lost)
+    mean, best, lost = figure(fall.mean), f"{fall.best:.4g}", figure(fall.lost)
     if math.isnan(fall.mean):
         yield Line("Without a reward it cannot be said why rewards are low.", "yellow")
     elif fall.is_flat:

@@ -49,7 +49,7 @@ from logs_ui.recorder.diagnosis.places import describe_switches, place_of
 from logs_ui.recorder.diagnosis.report import Checked, Failed, Report
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
-from logs_ui.recorder.diagnosis.verdict import TOO_EARLY, fades, is_slight, of_all, verdict
+from logs_ui.recorder.diagnosis.verdict import TOO_EARLY, fades, is_slight, of_all, restate, verdict
 from logs_ui.recorder.diagnosis.waterfall import waterfall
 from logs_ui.recorder.errors import SettingsError
 from logs_ui.recorder.queries.filters.rollout_filter import parse_where
@@ -177,10 +177,17 @@ def diagnose_rows(
     )
     over_time = compare_over_time(run) if in_full else None
     rest, unexplained = scored_low(run, cards, over_time) if in_full else (None, 0.0)
-    verdicts = tuple((name, report.verdict) for name, _, report in environments)
+    # An eval is judged by fewer checks than the run.
+    verdicts = tuple(
+        (name, restate(report.verdict, are_muted=False) if cards else report.verdict)
+        for name, _, report in environments
+    )
+    of_run = verdict(run, cards, error, units)
+    if any(check.state == "muted" for check in checked):
+        of_run = restate(of_run, are_muted=True)
     return Report(
         cards, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed,
-        verdict=of_all(run, cards, verdict(run, cards, error, units), verdicts),
+        verdict=of_all(run, cards, of_run, verdicts),
         scored_low=rest and _make_shown(rest, run, within, scope), unexplained=unexplained,
         environments=verdicts, contrasts=_contrasts(run, over_time) if in_full else (),
         within=within,

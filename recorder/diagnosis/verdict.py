@@ -104,6 +104,17 @@ def _with_findings(run: Run, cards: Sequence[Card], outcome: "_Measure", chance:
     return Verdict("fault", cards[0].title, cards[0].id)
 
 
+def restate(known: Verdict, *, are_muted: bool) -> Verdict:
+    """Return a good verdict without its claim that no fault was found, since the run has findings; with `are_muted` of
+    them alone, no further one was.
+    """
+    if not known.said.startswith(_NO_FAULT):
+        return known
+    said = known.said.removeprefix(_NO_FAULT)
+    bare = said.lstrip(",: ")
+    return known._replace(said=f"No further fault found{said}" if are_muted else f"{bare[0].upper()}{bare[1:]}")
+
+
 def is_slight(run: Run, card: Card) -> bool:
     """Return True if a finding costs little of the loss of the run; one of an eval alone costs much there, and a fault
     of the set-up takes the signal from many rollouts, however little they lose.

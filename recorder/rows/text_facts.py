@@ -187,8 +187,8 @@ def _of_actions(
 
 def _list_observation_keys(entries: Sequence[Mapping[str, Any]]) -> str | None:
     """Return the keys of the observations, each once, the most frequent 16; the first one once more if it stands for
-    most of three or more; after a blank, if there are any, the 8 most frequent keys of their endings. What follows an
-    answer without an action shows nothing about the environment.
+    most of three or more; after a blank the 8 most frequent keys of their endings. Older rows have no blank: these of
+    theirs are not known. What follows an answer without an action shows nothing about the environment.
     """
     heard = [entry["observation"] for entry in entries if entry["action"] is not None or entry["text"] is None]
     texts = [text for observation in reversed(heard) if (text := observed_text(observation)) is not None]
@@ -198,13 +198,12 @@ def _list_observation_keys(entries: Sequence[Mapping[str, Any]]) -> str | None:
     kinds = _by_frequency(keys)
     is_usual = len(keys) > 2 and 2 * keys.count(kinds[0]) > len(keys)
     written = "".join(kinds[:_KINDS]) + kinds[0] * is_usual
-    return f"{written} {''.join(_by_frequency(endings)[:_ENDINGS])}" if endings else written
+    return f"{written} {''.join(_by_frequency(endings)[:_ENDINGS])}"
 
 
 def _by_frequency(keys: Sequence[str]) -> list[str]:
     """Return each key once, the most frequent first, and of equal ones the first."""
-    counts = Counter(keys)
-    return sorted(counts, key=counts.__getitem__, reverse=True)
+    return [key for key, _ in Counter(keys).most_common()]
 
 
 def _has_failed(entry: Mapping[str, Any]) -> bool:

@@ -172,7 +172,7 @@ class Why(NamedTuple):
 
     @property
     def is_unknown(self) -> bool:
-        """True if nothing is known of a run that is not healthy but what differs most."""
+        """True if nothing is known of a run whose verdict is not good but what differs most."""
         return not (self.first or self.cards or self.verdict.is_good)
 
 

@@ -165,7 +165,7 @@ def _check_inconsistent(run: Run) -> Outcome:
     rows = run.rows
     is_known, completion = twins(rows)
     if not is_known.any():
-        return NotJudged("The environment's rewards are not recorded, and they may differ for the same completion.")
+        return NotJudged("Too few rollouts have the environment's reward, which may differ for the same completion.")
     odd_of: dict[str, Bools] = {}
     compared, differing = np.zeros(len(completion), bool), np.zeros(len(completion), bool)
     lost = 0.0

@@ -244,7 +244,7 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
         titles.insert(0, f"The verdicts on {of_all} contradict their references")
     neither = len(equal) - equal.sum() - wrong.sum()
     kinds = f"{equal.sum():,} equal their reference; {wrong.sum():,} are another number, or another task's reference"
-    sentences = [f"{kinds}; {neither:,} are neither."]
+    sentences = [f"{kinds}; {neither:,} could not be compared."]
     pairs = [(answers.written[row], answers.target[row]) for row in np.flatnonzero(missed)]
     others = [pair for pair in pairs if pair[0] != pair[1]]
     # Where wrong answers count as well, more than the comparison is at fault.
@@ -298,7 +298,7 @@ def _find_shared_verdicts(answers: Answers, wrong: Bools) -> tuple[list[str], Bo
     if min(every, whole - every) < ENOUGH or whole < _NEARLY_ALL * is_mixed.sum():
         return [], is_whole[group]
     of = f"{whole} of {is_mixed.sum()} groups with right and wrong answers"
-    title = f"In {of} all rollouts get one verdict: all count as right in {every}, none in {whole - every}"
+    title = f"In {of} all that were read get one verdict: all count as right in {every}, none in {whole - every}"
     return [title], is_whole[group]
 
 

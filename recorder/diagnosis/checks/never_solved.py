@@ -82,7 +82,9 @@ def _check_never(run: Run) -> Outcome:
     if not often:
         return NotJudged(f"No task has {least} attempts yet.", Lack.TASKS)
     if not affected.any():
-        why = "not in the last steps" if hopeless.any() else "which may be hard tasks that had too few attempts"
+        why = "which may be hard tasks that had too few attempts"
+        if hopeless.any():
+            why = f"{hopeless.sum():,} of them beyond chance, of which the last steps have none"
         rest = f", {why}" if unsolved.any() else ""
         return Below(f"Of {often:,} tasks with {least}+ attempts, {unsolved.sum():,} never solved{rest}.")
     is_unclear = hopeless.all() and not is_out_of_reach
@@ -114,7 +116,8 @@ def _check_never(run: Run) -> Outcome:
         ),
         suggestion=_VERIFY
         if agreed
-        else "Drop them, start with easier tasks (curriculum), or verify by hand that they are solvable.",
+        else f"Drop {'it' if len(names) == 1 else 'them'}, start with easier tasks (curriculum), or verify by "
+        f"hand that {'it is' if len(names) == 1 else 'they are'} solvable.",
         where=links.tasks(names),
         own=affected,
         may_remain=not agreed and bool(affected.mean() <= _FEW),  # they may be hard
@@ -128,7 +131,7 @@ def cost_beside(run: Run, own: Bools) -> float:
 
 
 def _describe_extent(own: Bools) -> str:
-    return f"{int(own.sum())} attempts are in the last steps: {percent(float(own.mean()))} of their rollouts."
+    return f"{int(own.sum())} attempts are in the last steps: {percent(float(own.mean()))} of the rollouts there."
 
 
 def _describe_levels(run: Run, hopeless: Bools) -> list[str]:

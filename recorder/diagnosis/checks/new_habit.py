@@ -84,7 +84,7 @@ def _check(run: Run) -> Outcome:
         filter(None, weighed), key=lambda of: ([not of.habit.endswith(end) for end in later], of.cost), default=None
     )
     if worst is None or (mine := float(worst.affected[is_read & is_last].mean())) <= limit:
-        return Below(f"None of {count} habits that spread costs as much as is lost more than before.")
+        return Below(f"Of {count} habits that spread none costs as much as is lost more than before.")
     _, habit, has_habit, more, within = worst
     early = rows.step <= rows.step[fall.among & ~fall.late].max()
     earlier, when = float(has_habit[is_read & early].mean()), f"{rows.steps[0]:,}\u2013{rows.step[early].max():,}"

@@ -8,7 +8,7 @@ apart by what it does: an environment that fails answers otherwise to the kinds 
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -39,7 +39,7 @@ _FIRST = 1  # percentile of the steps at which an observation occurs that counts
 _UNCHANGING = -1  # the key of whatever text is most of what a rollout hears
 _NEAR = 2  # steps: observations that began together are one finding
 _CALLS = re.compile(r"Traceback \(most recent call last\):.*\n(?=[\w.]+(?:Error|Exception)\b)", re.DOTALL)
-_DIGITS = re.compile(r"\w*\d\w*")
+_DIGITS = re.compile(r"\w*\d[\w.,]*")
 _SHOWN, _MORE, _TRACE = 80, "\u2026", "Traceback \u2026 "  # characters
 _RESET = {"name": "reset", "arguments": {}}  # in place of the action that the first observation follows
 
@@ -65,7 +65,7 @@ def _check(run: Run) -> Outcome:
         _find_begun(rows, frequent, places, limit)
         for frequent in (
             _find_frequent(rows, run.rows, limit, 0),
-            _find_frequent(rows, run.rows, limit, 1),
+            _find_frequent(rows, run.rows, limit, 1) if _has_endings(rows) else (),
             _find_unchanging(rows, run.rows, limit),
         )
     ]
@@ -84,8 +84,10 @@ def _check(run: Run) -> Outcome:
     outcome, lost, begun, costly = next((entry for entry in weighed if entry[3]), ("", run.lost, [], []))
     if not costly:
         compared = sum(count for count, _ in kinds)
-        costs = f"None of {compared} frequent observations began during the run and costs reward."
-        began = f"No frequent observation was {_RARER} times rarer at first."
+        costs = (
+            f"Of {compared} frequent beginnings or endings of observations none began during the run and costs reward."
+        )
+        began = f"No beginning or ending of observations that is frequent was {_RARER} times rarer at first."
         return uncovered(run) or Below(costs if compared else began)
     worst = max(costly, key=lambda heard: heard.cost * heard.affected.sum())
     alike = [heard for heard in costly if abs(heard.since - worst.since) <= _NEAR]
@@ -95,7 +97,7 @@ def _check(run: Run) -> Outcome:
 
 
 def _find_begun(
-    rows: Rows, frequent: Iterator[tuple[int, Bools]], places: Sequence[Ints], limit: float
+    rows: Rows, frequent: Iterable[tuple[int, Bools]], places: Sequence[Ints], limit: float
 ) -> tuple[int, list[Heard]]:
     """Return how many observations are compared, and those that began during the run beyond chance."""
     compared, candidates = 0, list[Heard]()
@@ -147,6 +149,11 @@ def _begin(
         if 2 * (has_observation & late & same).sum() >= (has_observation & late).sum():
             return Heard(key, has_observation, since, chance)
     return None
+
+
+def _has_endings(rows: Rows) -> bool:
+    """Return False if some rows were stored before endings had keys."""
+    return all(" " in keys for keys in rows.facts["observation_keys"].tolist() if keys)
 
 
 def _list_keys(rows: Rows, part: int) -> list[str]:
@@ -241,7 +248,8 @@ def _card(run: Run, worst: Heard, alike: Sequence[Heard], limit: float, outcome:
     )
     answers = _Answers.of(now, earlier, keys)
     if not answers.got:
-        return NotJudged("The texts of its rollouts cannot be read.")
+        lacks = f"An observation is new and costs reward, but {len(now)} rollouts that were read do not have it."
+        return NotJudged(lacks if now else "The texts of its rollouts cannot be read.")
     mine, rest = float(affected[is_last].mean()), float(affected[rows.step < worst.since].mean())
     quotation = _quote(now, worst.key >> 1) + (f" (or one of {len(keys) - 1} more)" if len(keys) > 1 else "")
     title = f"{quotation} is answered to {percent(mine)} of rollouts"

@@ -66,12 +66,18 @@ def _check_constant(run: Run) -> Outcome:
     if there := [part for part in outcomes if isinstance(part, str)]:
         return Below(f"There, at no cost: {listed(there)}.")
     if alike := [name for name in run.rows.values if _is_same_in_groups(run.rows, name)]:
-        return Below(f"{listed(alike)}: equal within each group, but for other reasons than this check looks for.")
-    return Below("Each function differs within groups.")
+        return Below(f"{listed(alike)}: equal within each group; nothing tells why.")
+    if different := [name for name in run.rows.values if _is_same_in_groups(run.rows, name) is False]:
+        return Below(f"{listed(different, len(different))}: not equal within each group.")
+    return NotJudged("No function scored two rollouts of a group.")
 
 
-def _is_same_in_groups(rows: Rows, name: str) -> bool:
-    low, high = ends(rows.group, rows.values[name], len(rows.groups.size))
+def _is_same_in_groups(rows: Rows, name: str) -> bool | None:
+    """Return None if it scored no two rollouts of a group."""
+    count = len(rows.groups.size)
+    low, high = ends(rows.group, rows.values[name], count)
+    if not (np.bincount(rows.group[np.isfinite(rows.values[name])], minlength=count) > 1).any():
+        return None
     return not (high - low > SAME).any()
 
 

@@ -318,12 +318,12 @@ def _find_frozen(run: Run) -> tuple[int, int] | None:
 
 def _missing_versions(run: Run) -> str | None:
     """Return what the check needs: a loop of the user's own that names no version is recorded as if each were new."""
-    rows = run.rows
+    rows = run.all
     is_told = (
-        not run.config.keys().isdisjoint(_USES)
+        not run.config.keys().isdisjoint(_USES[:2])  # TRL's own names
         or run.imported is not None
         or np.isfinite(rows.staleness).any()
-        or (lag(rows) > 0).any()
+        or (rows.policy_step != rows.step).any()
     )
     return run.lacking(Lack.POLICY_VERSIONS) if is_told else "policy_step of rollouts, or a trainer's arguments"
 

@@ -263,7 +263,8 @@ def _check_degenerate(run: Run) -> Outcome:
         return too_few(is_known, "recorded texts") or quiet(share, "of rollouts repeat their own text", limit)
     uncut, others = bad & ~rows.truncated, ~bad & ~rows.truncated
     if uncut.sum() >= LEAST_UNITS and others.any() and not _lose_more(run, uncut, others, bad):
-        return Below(f"{percent(share)} of rollouts repeat their own text; without truncated ones they lose no more.")
+        text = f"{percent(share)} of rollouts repeat their own text"
+        return Below(f"{text}; without truncated ones they lose no more beyond chance.")
     compression, repeats = rows.facts["compression"][bad], rows.facts["trigram_repeats"][bad]
     evidence = [f"Median compression ratio: {figure(float(np.nanmedian(compression)))}."]
     if (~np.isnan(repeats)).any():

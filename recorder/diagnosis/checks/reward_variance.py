@@ -93,19 +93,21 @@ def _check_dead(run: Run) -> Outcome:
     failed = is_dead & unsolved_groups(rows, run.scale)
     # If nearly all groups of equal rewards are solved, little is lost.
     if share < limit or failed.sum() < _FAILED * whole.sum():
-        of_failed = f"{exact_percent(float(failed.sum() / whole.sum()))} have it and all fail (threshold {_FAILED:.0%})"
+        of_failed = f"{exact_percent(float(failed.sum() / whole.sum()))} have it unsolved (threshold {_FAILED:.0%})"
         rest = f"; {of_failed}" if run.scale.success.is_defined else ""
         rest += "; in most of them all are solved" if share >= limit else ""
         return Below(f"{exact_percent(share)} of groups have zero variance (threshold {exact_percent(limit)}){rest}.")
     every = run.all.groups
     trend = run.all.by_step(np.where(every.size > 1, dead(every), np.nan)[run.all.group])
     others = groups.std[~is_dead & whole]
-    solved = f"{(is_dead & ~failed).sum()} hold solved ones"
     by_prompt, is_told = follows_prompt(rows), run.scale.success.is_defined
     kinds, equal = len(np.unique(np.round(groups.mean[is_dead], 6))), int((alike(rows)[is_dead] >= 1).sum())
     is_equal = bool(equal >= _EQUAL * is_dead.sum())
     has_solved = np.bincount(rows.group, run.scale.success.solved(rows), len(groups.size)) > 0
-    lowest = failed & ~has_solved & (groups.mean <= np.nanmin(rows.reward) + SAME)
+    unsolved = is_dead & ~has_solved
+    solved = f"In {unsolved.sum()} of these {is_dead.sum()} groups no rollout is solved; "
+    solved += f"{(is_dead & has_solved).sum()} hold solved ones."
+    lowest = failed & unsolved & (groups.mean <= np.nanmin(rows.reward) + SAME)
     all_fail = is_told and not by_prompt and bool(lowest.sum() > is_dead.sum() / 2)
     return Card(
         id="dead_groups",
@@ -113,7 +115,7 @@ def _check_dead(run: Run) -> Outcome:
         + f": in {lowest.sum()} of these {is_dead.sum()} every rollout fails, at the lowest reward" * all_fail,
         cost=float(run.lost[failed[rows.group]].sum()) / len(rows),
         evidence=(
-            *([f"In {failed.sum()} of these {is_dead.sum()} groups no rollout is solved; {solved}."] * is_told),
+            *([solved] * is_told),
             f"Std within the others: {figure(float(others.mean()))}." if len(others) else "There is no other group.",
             *([f"{equal} of the {is_dead.sum()} have equal completions only."] * is_equal),
             *([f"There are {kinds} different rewards, which depend on the prompt alone."] * by_prompt),
@@ -150,7 +152,7 @@ def _name_prompts_functions(rows: Rows) -> list[str]:
     if not names or differing < _EQUAL * len(groups.size):
         return []
     differ = f"{listed(names)} {'differ' if len(names) > 1 else 'differs'} between groups, but never within one"
-    return [f"{differ}, though completions differ in {differing} of them."]
+    return [f"{differ}, though completions differ in {differing} of all {len(groups.size)} groups."]
 
 
 def _check_cliff(run: Run) -> Outcome:

@@ -15,6 +15,7 @@ from logs_ui.recorder.diagnosis.measures import extent
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of, list_kinds
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, distinct, means
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
+from logs_ui.recorder.diagnosis.waterfall import causes, name_causes
 from logs_ui.recorder.diagnosis.wording import figure, list_places
 
 _FAR = 0.2  # of the range of rewards [ours]
@@ -187,7 +188,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
 def _name_differences(run: Run, own: Bools, strata: Ints, others: str) -> str:
     """Say in which figures but rewards rollouts from there differ most from others; "" without one."""
     rows, success = run.rows, run.scale.success
-    columns = list_columns(rows, success)
+    columns = list_columns(rows, success, name_causes(rows, causes(rows)))
     for outcome in ("reward", "solved (share)", *rows.values):
         columns.pop(outcome, None)
     largest, _ = find_largest(columns, own, rows.group, strata, np.isfinite(rows.reward))

@@ -256,6 +256,7 @@ def test_what_a_task_is_called_reaches_no_terminal(tmp_path: Path) -> None:
         (["--threshold", "turn_limit=-1"], "The threshold of turn_limit must be a number from 0 to 1, not -1."),
         (["--threshold", "truncation=1.5"], "from 0 to 1, not 1.5."),
         (["--threshold", "never_solved=0"], "The threshold of never_solved must be a number from 1 on, not 0."),
+        (["--solved-by", "solvd"], "There is no reward function 'solvd': did you mean 'solved'?"),
         (["--threshold", "trunkation=1"], "There is no diagnostic 'trunkation': did you mean 'truncation'?"),
         (["--max-reward", "inf"], "max_reward must be a finite number, not inf."),
         (["--max-reward", "1", "--solved-at", "2"], "solved_at 2 is above max_reward 1"),

@@ -1776,7 +1776,7 @@ PLAIN = (
     "For some of them it is not known which differs:",
     "These steps do not show whether the new tasks ", "There is no other group.",
     "The length and the limit of truncated generations are not recorded.",
-    "Compared, no large difference beyond chance: ", "The findings above concern rollouts with ",
+    "Compared, no large difference beyond chance: ", "Rollouts of the findings above have ",
     "No action of theirs was parsed and executed, and no tool call.", "One ends with: ", "For example: ",
     "Groups without a majority answer cannot be judged", "It is the sampler's mean of -log p.",
 )  # fmt: skip
@@ -1926,7 +1926,7 @@ COUNTS: dict[str, Count] = {
     "says \u201c@\u201d, or the like.": lambda c, *groups: read_error(c, *groups, varies=True),
     "@: none of # attempts over the whole run solved it (@).": never_in,
     "Of metadata.# # and more no rollout was solved, of lower ones # were.": unsolved_from,
-    "# attempts are in the last steps: # of their rollouts.": lambda c, *_: (
+    "# attempts are in the last steps: # of the rollouts there.": lambda c, *_: (
         str(sum(map(is_hopeless(c), c.last))), c.share(is_hopeless(c)),
     ),
     "@: # of # attempts solved before, # of # since. Solved: @.": forgotten,
@@ -2148,10 +2148,10 @@ COUNTS: dict[str, Count] = {
     "cause counts them under what ended them, so costs overlap.": lambda c, _: (
         str(sum(failed(it) and not error(it) for it in c.last)),
     ),
-    "Rollouts end normally and score low: # of the lost reward": of_loss,
-    "Rollouts end normally and score low: # of the lost reward, at least half of it in #": of_loss,
-    "Rollouts score low, and how most of them ended is not recorded: # of the lost reward": of_loss,
-    "Rollouts score low, and how most of them ended is not recorded: # of the lost reward, at least half of it in #": (
+    "Ended below best: # of the lost reward": of_loss,
+    "Ended below best: # of the lost reward, at least half of it in #": of_loss,
+    "Ended below best, how mostly not recorded: # of the lost reward": of_loss,
+    "Ended below best, how mostly not recorded: # of the lost reward, at least half of it in #": (
         of_loss
     ),
     "Over time (steps #\u2013# against #\u2013#): @.": over_time,
@@ -2239,12 +2239,12 @@ COUNTS: dict[str, Count] = {
     "# of the # have equal completions only.": lambda c, *_: (
         str(sum(len(set(map(completion, g))) == 1 for g in c.groups if is_equal(g))), str(sum(map(is_equal, c.groups))),
     ),
-    "@ differs between groups, but never within one, though completions differ in # of them.": lambda c, *_: (
+    "@ differs between groups, but never within one, though completions differ in # of all # groups.": lambda c, *_: (
         listed([
             name for name in c.last[0].values or {}
             if len(set(values(c.last, name))) > 1 and all(len(set(values(group, name))) == 1 for group in c.groups)
         ]),
-        str(sum(len(set(map(completion, group))) > 1 for group in c.groups)),
+        str(sum(len(set(map(completion, group))) > 1 for group in c.groups)), str(len(c.groups)),
     ),
     "By metadata.host: # of the rollouts in @, # elsewhere.": lambda c, _, host, __: tuple(
         text for side in (True, False) for text in (
@@ -2571,7 +2571,8 @@ COUNTS |= {
         c, lambda it: given(it) == right(it), counts=False
     ),
     "The verdicts on # of # final answers contradict their references": contradicted,
-    "In # of # groups with right and wrong answers all rollouts get one verdict: all count as right in #, none in #": (
+    "In # of # groups with right and wrong answers all that were read get one verdict: all count as right in #, none "
+    "in #": (
         shared_verdicts
     ),
     "# of rollouts have an empty reference: # of # are solved": lambda c, *_: (
@@ -2614,7 +2615,8 @@ COUNTS |= {
         percent(fmean(given(it) == right(it) for it in c.last if c.solved(it))),
     ),
     "Of # answers of all steps that were read, # of # counted before, and # of # since.": counted_over_time,
-    "# equal their reference; # are another number, or another task's reference; # are neither.": lambda c, *_: (
+    "# equal their reference; # are another number, or another task's reference; # could not be "
+    "compared.": lambda c, *_: (
         str(sum(given(it) == right(it) for it in c.last if is_compared(it))),
         str(sum(contradicts(c, it) for it in c.last if is_compared(it))),
         str(sum(given(it) != right(it) and not contradicts(c, it) for it in c.last if is_compared(it))),

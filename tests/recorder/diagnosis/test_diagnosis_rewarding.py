@@ -208,7 +208,7 @@ def test_an_environment_that_gave_no_rewards_leaves_nothing_to_compare() -> None
     rows = rows_of(prompt_key=PLACE // GROUP, completion_key=PLACE // GROUP, env_steps=1)
     (found,) = [it for it in diagnose_rows(rows).checked if it.id == "inconsistent"]
     assert found.state == "not_judged"
-    assert found.said.startswith("The environment's rewards are not recorded")
+    assert found.said.startswith("Too few rollouts have the environment's reward")
 
 
 def test_an_environment_that_says_1_where_the_function_says_0_is_found() -> None:

@@ -59,9 +59,12 @@ NEW_TASK = [f"{'other' if late else 'task'} {place % 3}" for place, late in zip(
 @pytest.mark.parametrize(
     ("said", "changes"),
     [
-        ("None of 1 frequent observations began", {"reward": (PLACE % 5 > 0).astype(float)}),
-        ("None of 1 frequent observations began", {"task": NEW_TASK}),
-        ("No frequent observation was 10 times rarer", {"hit": HIT | (PLACE % 16 == 0)}),
+        ("Of 1 frequent beginnings or endings of observations none began", {"reward": (PLACE % 5 > 0).astype(float)}),
+        ("Of 1 frequent beginnings or endings of observations none began", {"task": NEW_TASK}),
+        (
+            "No beginning or ending of observations that is frequent was 10 times rarer",
+            {"hit": HIT | (PLACE % 16 == 0)},
+        ),
         ("it follows actions that were not taken before", {"action": lambda it: {"name": f"f{HIT[it]}", "input": "a"}}),
         ("these repeat their actions", {"action_tail": np.where(HIT, 5.0, 1.0), "more": ANSWERED}),
         ("The texts of its rollouts cannot be read", {"texts": False}),
@@ -142,3 +145,18 @@ def test_of_tracebacks_the_exception_is_quoted(last: list[str], quoted: str) -> 
 
 def test_a_rounded_nothing_has_no_sign() -> None:
     assert [figure(value) for value in (-0.0, 0.0, -0.25)] == ["0", "0", "\u22120.25"]
+
+
+def test_endings_are_not_compared_with_rows_that_were_stored_without_their_keys() -> None:
+    """A blank says that they were looked at."""
+    said = []
+    for blank in (" ", ""):
+        keys = [
+            f"{KEYS[HOME]} {'cutX' if hit else ''}" if late else f"{KEYS[HOME]}{blank}" for hit, late in zip(HIT, LATE)
+        ]  # noqa: B905
+        report = judged(observation_keys=keys)
+        said.append(next(check.said for check in report.checked if check.id == "new_observation"))
+    assert said == [
+        "An observation is new and costs reward, but 32 rollouts that were read do not have it.",
+        "No beginning or ending of observations that is frequent was 10 times rarer at first.",
+    ]

@@ -31,7 +31,7 @@ def diagnosed(parts: dict[str, Any], **columns: Any) -> Report:
     ("overlong", np.zeros(COUNT), 1.0, "There, at no cost: overlong gives 0 to every rollout."),
     ("errors", np.zeros(COUNT), -1.0, "There, at no cost: errors gives 0 to every rollout."),
     ("bonus", (PLACE == 4) * 1.0, 1.0, "There, at no cost: bonus gives 0 to every rollout (it may be chance)."),
-    ("detail", GRADED, 1.0, "Each function differs within groups."),
+    ("detail", GRADED, 1.0, "correct and detail: not equal within each group."),
 ])  # fmt: skip
 def test_a_constant_function_that_costs_nothing_is_no_finding(name: str, values: Any, weight: float, said: str) -> None:
     report = diagnosed({"correct": RIGHT, name: values * weight}, weights={"correct": 1.0, name: weight})

@@ -28,7 +28,7 @@ def test_the_loss_of_rollouts_that_ended_is_split_by_function_task_and_habit() -
     report = diagnose_rows(rows)
     card = report.scored_low
     assert card is not None
-    assert card.title == "Rollouts end normally and score low: 100% of the lost reward, at least half of it in correct"
+    assert card.title == "Ended below best: 100% of the lost reward, at least half of it in correct"
     said = " ".join(card.evidence)
     lost = float((rows.reward < report.fall.best).mean())
     shortfall = (1.0 - right[rows.reward < report.fall.best].mean()) * lost

@@ -50,7 +50,7 @@ def test_each_check_is_in_one_state_with_one_sentence() -> None:
     ("constant_reward", "Rewards range from 0 to 1."),
     ("disagreement", "solved and the environment disagree on 0% of 80 rollouts (threshold 10%)."),
     ("forgotten", "None of 8 tasks regressed."),
-    ("dead_groups", "0% of groups have zero variance (threshold 50%); 0% have it and all fail (threshold 25%)."),
+    ("dead_groups", "0% of groups have zero variance (threshold 50%); 0% have it unsolved (threshold 25%)."),
 ])  # fmt: skip
 def test_a_check_below_its_threshold_says_both(name: str, said: str) -> None:
     found = checked(diagnose_rows(WHOLE), name)
@@ -120,6 +120,12 @@ def test_a_users_check_may_return_none() -> None:
     assert (found.state, found.said) == ("below", "No finding.")
 
 
+def test_staleness_of_a_loop_that_names_no_version_is_not_recorded() -> None:
+    """Its rollouts are stored as if each were of its own step's policy."""
+    named, unnamed = rows_of(), rows_of(policy_step=rows_of().step)
+    assert [checked(diagnose_rows(of), "staleness").state for of in (named, unnamed)] == ["below", "not_recorded"]
+
+
 def test_a_muted_finding_is_listed_below_with_its_reason_and_judges_nothing() -> None:
     rows = rows_of(stop_reason=np.where(QUARTER, "length", "done"), truncated_turns=QUARTER.astype(float))
     heard, muted = (diagnose_rows(rows, Settings(muted=it), has_ended=True) for it in ({}, {"truncation": "64 tokens"}))
@@ -130,6 +136,7 @@ def test_a_muted_finding_is_listed_below_with_its_reason_and_judges_nothing() ->
     ]
     assert "Muted: 25% of rollouts are truncated at the token limit (64 tokens)." in str(muted).splitlines()
     assert (heard.verdict.id, muted.verdict.id) == ("fault", "reached")
+    assert muted.verdict.said.startswith("No further fault found")
 
 
 @pytest.mark.parametrize("muted", [["truncation"], {"truncation": " "}])
@@ -139,7 +146,7 @@ def test_what_is_muted_needs_a_reason(muted: object) -> None:
 
 
 def test_a_report_says_from_how_many_checks_it_judges_and_what_most_others_lack() -> None:
-    assert diagnose_rows(rows_of()).basis == "14 of 46 checks judged; 3 more need two reward functions"
+    assert diagnose_rows(rows_of()).basis == "15 of 46 checks judged; 3 of the others need two reward functions"
 
 
 def test_an_evaluation_gets_no_advice_for_training() -> None:

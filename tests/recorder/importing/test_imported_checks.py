@@ -91,7 +91,7 @@ def test_a_check_without_its_data_is_not_recorded(
     else:
         assert not missing.keys() & UNKNOWN
     assert report.scored_low is not None
-    how = "how most of them ended is not recorded" if reader is _Bare else "Rollouts end normally and score low"
+    how = "how mostly not recorded" if reader is _Bare else "Ended below best: "
     assert how in report.scored_low.title
 
 

@@ -50,6 +50,7 @@ def test_an_observation_without_text_has_no_key(observation: Any) -> None:
         ("The rest of it was left out", "The rest of this was left out", 2),
         ("Some more was left out here", "And what was left out here", 1),
         ("[cut]", "[done]", 2),
+        ("[cut: 600 of 1,204 lines]\n</output>", "[cut: 600 of 77 lines]\n```\n$ ", 1),
     ],
 )
 def test_endings_are_alike_if_their_last_words_are(one: str, other: str, kinds: int) -> None:
@@ -77,11 +78,11 @@ def heard(*observations: Any, action: Any = "go") -> str | None:
 
 
 def test_a_rollout_has_each_key_once_and_that_of_most_observations_twice() -> None:
-    assert heard("a door", "a wall", "a wall") == key("a wall") + key("a door") + key("a wall")
-    assert heard("a door", "a wall") == key("a wall") + key("a door")
+    assert heard("a door", "a wall", "a wall") == key("a wall") + key("a door") + key("a wall") + " "
+    assert heard("a door", "a wall") == key("a wall") + key("a door") + " "
     assert heard(3) is None
     assert heard("no action found", action=None) is None
 
 
 def test_a_long_rollout_has_16_keys() -> None:
-    assert len(heard(*(f"{'x' * n} door" for n in range(40))) or "") == 16 * 4
+    assert len(heard(*(f"{'x' * n} door" for n in range(40))) or "") == 16 * 4 + 1
