@@ -152,8 +152,9 @@ def test_endings_are_not_compared_with_rows_that_were_stored_without_their_keys(
     said = []
     for blank in (" ", ""):
         keys = [
-            f"{KEYS[HOME]} {'cutX' if hit else ''}" if late else f"{KEYS[HOME]}{blank}" for hit, late in zip(HIT, LATE)
-        ]  # noqa: B905
+            f"{KEYS[HOME]} {'cutX' if hit else ''}" if late else f"{KEYS[HOME]}{blank}"
+            for hit, late in zip(HIT, LATE, strict=True)
+        ]
         report = judged(observation_keys=keys)
         said.append(next(check.said for check in report.checked if check.id == "new_observation"))
     assert said == [
