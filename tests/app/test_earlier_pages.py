@@ -43,7 +43,6 @@ def answers(address: Address, of: Mapping[str, str]) -> dict[str, tuple[int, str
     }
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("lost", cases(["all", "a few"], 1))
 def test_every_page_shows_what_it_lacks_as_not_recorded(address: Address, lost: str) -> None:
     filled(address)

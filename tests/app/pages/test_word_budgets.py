@@ -21,7 +21,6 @@ def words_of(page: Page) -> int:
     return len(page.locator("main").inner_text().split())
 
 
-@pytest.mark.exhaustive
 @of(RUNS, 1)
 def test_pages_of_a_realistic_run_have_few_words(run: Realistic, page: Page) -> None:
     found = recorded(run.id)

@@ -200,7 +200,6 @@ def test_a_tokenizer_that_does_not_know_all_words_is_no_obstacle(
     assert findings(tmp_path / "a.db") == expected
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("is_named", cases([False, True], 1))
 def test_a_group_of_an_environment_that_trl_plays_is_what_it_was_asked(
     taught: Any, tmp_path: Path, *, is_named: bool

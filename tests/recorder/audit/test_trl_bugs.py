@@ -172,7 +172,6 @@ PAIRS = [
 ]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.versions
 @pytest.mark.parametrize(("play", "config"), cases(PAIRS, 2))
 def test_all_pairs_of_settings_are_sound(tmp_path: Path, play: Any, config: dict[str, Any]) -> None:

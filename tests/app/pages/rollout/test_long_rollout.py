@@ -94,7 +94,6 @@ TURNS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 ]
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize(("turn", "metadata"), cases(TURNS, 3))
 @pytest.mark.parametrize("is_called", cases([True, False], 1))
 def test_the_first_view_is_small_whatever_a_turn_has(
