@@ -170,6 +170,7 @@ def test_a_rollout_that_was_passed_on_is_only_scored(db: Path, monkeypatch: pyte
     assert "or after the rollout was pickled" in (only_run(db).last_recorder_error or "")
 
 
+@pytest.mark.exhaustive
 def test_a_file_of_another_machine_is_refused(
     db: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

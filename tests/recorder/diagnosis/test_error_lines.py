@@ -79,6 +79,7 @@ def test_errors_and_cuts_are_looked_for_in_long_observations(part: str) -> None:
     assert list_cuts(texts) == set()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("name", "said"),
     [

@@ -69,6 +69,7 @@ def test_a_finding_names_the_setting_that_changes_when_it_begins() -> None:
     assert found.evidence[-1] == "At step 11 metadata.penalty changes from 1.0 to 1.4."
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("variant", "change"),
     [

@@ -79,6 +79,7 @@ def test_invented_answers_are_told_with_their_onset(fault: str, *, is_told: bool
     assert not is_told or 9 <= int(said[1].split("since step ")[1].split()[0]) <= 13
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("fault", "said"), [
     ("acts less and less: search", "It acted before step 11, so look at the policy: "),
     ("acts less and less: game", "It acted before step 15, so look at the policy: "),
@@ -92,6 +93,7 @@ def test_the_prompt_is_to_be_changed_only_where_it_never_led_to_actions(fault: s
     assert card.suggestion.startswith(said)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("fault", "tool", "is_setup"),
     cases([

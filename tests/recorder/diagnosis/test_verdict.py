@@ -257,6 +257,7 @@ def test_a_rise_within_a_column_whose_mix_changed_is_improving(rise: float, expe
     assert ("at the same metadata.kind" in line.said) == (expected == "improving")
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("id", "name", "said"),
     cases([

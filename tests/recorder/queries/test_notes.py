@@ -182,6 +182,7 @@ def test_somebody_elses_file_of_that_name_stays_as_it_was(db: Path, client: Test
     assert theirs.read_bytes() == before
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("broken", [b"", b"no database at all" * 400, b"SQLite format 3\0" + b"\xff" * 5000])
 def test_a_file_that_cannot_be_read_costs_the_marks_and_no_page(
     db: Path, client: TestClient, broken: bytes, caplog: pytest.LogCaptureFixture

@@ -229,6 +229,7 @@ def found_of(db: Engine, run_id: int, where: RolloutFilter) -> list[Any]:
     ]
 
 
+@pytest.mark.exhaustive
 def test_all_else_that_is_asked_is_answered_alike(filled: tuple[Engine, Engine]) -> None:
     for ask in QUESTIONS:
         check_same(plain(ask(filled[1])), plain(ask(filled[0])))

@@ -69,6 +69,7 @@ def html_of(client: TestClient, *runs: str, **parameters: Any) -> str:
 # --- The page
 
 
+@pytest.mark.exhaustive
 def test_two_runs_are_on_the_same_axes(client: TestClient) -> None:
     html = html_of(client, A, B)
     assert html.count('class="smoothed s') == 2

@@ -85,6 +85,7 @@ def test_steps_that_await_their_rewards_do_not_push_others_out_of_the_window() -
     assert make_tiles(TileWindow.of([]), []) == []
 
 
+@pytest.mark.exhaustive
 def test_the_tile_of_solved_rollouts_is_that_of_the_run_s_definition(engine: Engine, path: Path) -> None:
     address = f"/runs/{RUN}/overview"
     with dashboard(path) as client:

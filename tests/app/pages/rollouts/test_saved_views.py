@@ -38,6 +38,7 @@ def listed(client: TestClient, address: str = f"/runs/{RUN}") -> dict[str, str]:
     return {name: link for link, name in re.findall(r'<li><a href="([^"]+)"[^>]*><bdi>(.*?)</bdi>', menu)}
 
 
+@pytest.mark.exhaustive
 def test_a_view_is_saved_opened_replaced_and_deleted(client: TestClient) -> None:
     assert listed(client) == {}
     query = "where=reward%3C0.2+stop%3Alength&sort=lowest-reward&cols=reward,task"

@@ -283,6 +283,7 @@ def test_the_last_action_that_is_typical_of_unsolved_rollouts_is_named(
     assert why_actions._contrast([*zip((acted, idle), wins, strict=True)]) == sentence
 
 
+@pytest.mark.exhaustive
 def test_the_sample_is_of_the_newest_rollouts_and_its_numbers_lead_to_them(client: TestClient, engine: Engine) -> None:
     shown_page = page(client, RUN, "?steps=all")
     assert (shown_page.sampled_actions.sample.rollouts, len(shown_page.sampled_actions.kinds)) == (200, len(COMMANDS))
