@@ -124,32 +124,32 @@ def check_thresholds(settings: Settings, limits: Mapping[str, Limits | None]) ->
     """
     for name in settings.muted:
         if name not in limits:
-            raise unknown_diagnostic(name, limits)
+            raise make_unknown_error("There is no diagnostic", name, limits)
     for name, value in settings.thresholds.items():
         if name not in limits:
-            raise unknown_diagnostic(name, limits)
+            raise make_unknown_error("There is no diagnostic", name, limits)
         least, most = limits[name] or (-math.inf, math.inf)
         if not least <= value <= most:
             span = f"from {least:g} to {most:g}" if math.isfinite(most) else f"from {least:g} on"
             raise SettingsError(f"The threshold of {name} must be a number {span}, not {value:g}.")
 
 
-def unknown_diagnostic(name: str, ids: Iterable[str]) -> SettingsError:
-    """Return the error for an unknown diagnostic, which names the nearest known one."""
-    names = sorted(ids)
+def make_unknown_error(lack: str, name: str, known: Iterable[str]) -> SettingsError:
+    """Return the error for an unknown name, which names the nearest known one; `lack` begins it, as in "There is no
+    diagnostic".
+    """
+    names = sorted(known)
     near = nearest(name, names)
     meant = f"did you mean {near!r}?" if near else f"choose from {', '.join(names)}."
-    return SettingsError(f"There is no diagnostic {shortened(name)!r}: {meant}")
+    return SettingsError(f"{lack} {shortened(name)!r}: {meant}")
 
 
 def check_environments(settings: Settings, evals: Iterable[str]) -> None:
     """Check that settings name evals of the run only. Raise SettingsError, which names the nearest."""
-    names = sorted(evals)
+    names = set(evals)
     for name in settings.environments:
         if name not in names:
-            near = nearest(name, names)
-            meant = f"did you mean {near!r}?" if near else f"choose from {', '.join(names)}."
-            raise SettingsError(f"The run has no eval {shortened(name)!r}: {meant}")
+            raise make_unknown_error("The run has no eval", name, names)
 
 
 def _number(name: str, value: Any) -> float:

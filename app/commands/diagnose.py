@@ -23,9 +23,8 @@ from logs_ui.recorder.diagnosis.report import Line, lines
 from logs_ui.recorder.diagnosis.run_checks import all_limits
 from logs_ui.recorder.errors import LogsUIError, SettingsError
 from logs_ui.recorder.queries.notebook import Notebook
-from logs_ui.recorder.settings import check_environments, check_thresholds
+from logs_ui.recorder.settings import check_environments, check_thresholds, make_unknown_error
 from logs_ui.recorder.snapshot import visible
-from logs_ui.recorder.spelling import nearest, shortened
 from logs_ui.recorder.storage.address import Address, database_address, db_option
 
 _FAILED, _ILL = 1, 3  # 2 is a command line that is misspelt
@@ -162,9 +161,7 @@ def _settings(
                 with suppress(ValueError):  # Settings refuses what is no number
                     setting = float(setting)
             if name == "solved_by" and functions and setting not in functions:
-                near = nearest(setting, functions)
-                meant = f"did you mean {near!r}?" if near else f"choose from {', '.join(functions)}."
-                raise SettingsError(f"There is no reward function {shortened(setting)!r}: {meant}")
+                raise make_unknown_error("There is no reward function", setting, functions)
             (of_evals.setdefault(eval_name.strip(), {}) if equals else of_run)[name] = setting
     return of_run, of_evals
 

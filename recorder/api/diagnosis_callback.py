@@ -20,7 +20,7 @@ from logs_ui.recorder.diagnosis import Card, Diagnostic, Report, Settings
 from logs_ui.recorder.diagnosis.run_checks import all_limits
 from logs_ui.recorder.errors import LogsUIError, SettingsError
 from logs_ui.recorder.guard import guard
-from logs_ui.recorder.settings import check_thresholds, unknown_diagnostic
+from logs_ui.recorder.settings import check_thresholds, make_unknown_error
 from logs_ui.recorder.snapshot import error_line, visible
 from logs_ui.recorder.storage.address import as_text, database_address, db_option
 
@@ -270,5 +270,5 @@ def _predicate(stop_on: StopOn, all_ids: Collection[str]) -> Callable[[Card], bo
     ids = {stop_on} if isinstance(stop_on, str) else set(stop_on)
     for name in ids:
         if name not in all_ids:
-            raise unknown_diagnostic(name, all_ids)
+            raise make_unknown_error("There is no diagnostic", name, all_ids)
     return lambda card: card.id in ids
