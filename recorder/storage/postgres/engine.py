@@ -240,6 +240,8 @@ def _engine(
         # session sets stays with whoever gets its connection. Poolers refuse it as an option of the connection.
         @event.listens_for(engine, "begin")
         def begin(connection: Connection) -> None:
+            if connection.get_execution_options().get("isolation_level") == "AUTOCOMMIT":
+                return  # without a transaction PostgreSQL only warns
             connection.exec_driver_sql(f"SET LOCAL lock_timeout = {round(patience * 1000)}")
 
     return engine.execution_options(postgresql_readonly=True) if read_only else engine

@@ -264,9 +264,8 @@ def test_vacuum_gives_room_back(stock: Path, address: Address) -> None:
     merge([stock], as_text(address))
     prune(as_text(address), run=["one", "two"])
     kept = load_run("one", as_text(address))
-    while (found := vacuum(as_text(address))).skipped:  # PostgreSQL was looking after a table by itself
-        pass
-    assert found.after < found.before
+    found = vacuum(as_text(address))
+    assert (found.skipped, found.after < found.before) == ((), True)
     pd.testing.assert_frame_equal(load_run("one", as_text(address)), kept)
     assert look_at(as_text(address)).free == 0
 
