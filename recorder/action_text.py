@@ -101,35 +101,31 @@ def _json(value: Any) -> str:
         return str(value)
 
 
-def observation_key(observation: Any) -> str | None:
-    """Return four characters that stand for the first six words of an observation, without words that hold a digit
-    other than a lone 0, which says that there is nothing; None for one without text.
+def observation_key(text: str) -> str:
+    """Return four characters that stand for the first six words of an observation's text, without words that hold a
+    digit other than a lone 0, which says that there is nothing.
 
     >>> observation_key("429: no place, ask again in 12 s") == observation_key("429: no place, ask again in 7 s")
     True
     """
-    written = observed_text(observation)
-    if written is None:
-        return None
-    beginning = written[:_BEGINNING].split()
-    if len(written) > _BEGINNING and len(beginning) > 1:
+    beginning = text[:_BEGINNING].split()
+    if len(text) > _BEGINNING and len(beginning) > 1:
         beginning.pop()  # a part of a word
     words = _plain_words(beginning)
     return _key_of(" ".join(words) if words or not beginning else f"#{' '.join(beginning).translate(_DIGITS)}")
 
 
-def ending_key(observation: Any) -> str | None:
-    """Return four characters that stand for how an observation ends, likewise: its last six words from the last line
-    or bracket on, or its last four, without closing tags, fences and prompts of shells. None for one of 96 characters
-    or less, and for one that ends without words.
+def ending_key(text: str) -> str | None:
+    """Return four characters that stand for how an observation's text ends, likewise: its last six words from the last
+    line or bracket on, or its last four, without closing tags, fences and prompts of shells. None for one of 96
+    characters or less, and for one that ends without words.
 
     >>> ending_key("a" * 99 + " [cut: 600 of 913]") == ending_key("b" * 99 + " [cut: 600 of 705]")
     True
     """
-    written = observed_text(observation)
-    if written is None or len(written) <= _BEGINNING:
+    if len(text) <= _BEGINNING:
         return None
-    ending = written[-_BEGINNING:].rstrip()
+    ending = text[-_BEGINNING:].rstrip()
     if ending[-1:] in _CLOSERS:
         ending = _CLOSING.sub("", ending)
     begin = max(map(ending.rfind, "\n[(<\u2026"))

@@ -49,7 +49,9 @@ _REPEATED = 5  # times smaller: if zstd reaches less, zlib does not reach 10 tim
 _LEAST_WORDS = 30  # shares of a shorter text show nothing; from rolloutscope
 _NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalpha())
 _NO_ASCII = re.compile(r"[^\x00-\x7f]+")
-_LATIN = re.compile("[\u00aa\u00ba\u00c0-\u024f\u1e00-\u1eff]+")
+_LATIN = re.compile("[\u0080-\u024f\u1e00-\u1eff\u2000-\u2fff]+")  # letters; from U+2000 on signs such as \u211d
+# In UTF-8: ASCII, the bytes that follow a first one, and first ones of U+0080 to U+023F and of U+2000 to U+2FFF.
+_LATIN_BYTES = bytes([*range(0xC9), 0xE2])
 _ROUNDS = (2, 3, 4)  # actions in a round; our own choice
 _SHOWN = 120  # characters of an action that are stored
 _TOGETHER = 32  # rollouts whose log-probs are averaged together: arrays of more do not fit the processor's cache
@@ -190,15 +192,19 @@ def _list_observation_keys(entries: Sequence[Mapping[str, Any]]) -> str | None:
     most of three or more; after a blank the 8 most frequent keys of their endings. Older rows have no blank: these of
     theirs are not known. What follows an answer without an action shows nothing about the environment.
     """
-    heard = [entry["observation"] for entry in entries if entry["action"] is not None or entry["text"] is None]
-    texts = [text for observation in reversed(heard) if (text := observed_text(observation)) is not None]
+    texts = list[str]()
+    for entry in reversed(entries):
+        if entry["action"] is not None or entry["text"] is None:
+            text = observed_text(entry["observation"])
+            if text is not None:
+                texts.append(text)
     if not texts:
         return None
-    keys, endings = ([*filter(None, map(make_key, texts))] for make_key in (observation_key, ending_key))
-    kinds = _by_frequency(keys)
+    keys = list(map(observation_key, texts))
+    kinds, endings = _by_frequency(keys), _by_frequency(list(filter(None, map(ending_key, texts))))
     is_usual = len(keys) > 2 and 2 * keys.count(kinds[0]) > len(keys)
     written = "".join(kinds[:_KINDS]) + kinds[0] * is_usual
-    return f"{written} {''.join(_by_frequency(endings)[:_ENDINGS])}"
+    return f"{written} {''.join(endings[:_ENDINGS])}"
 
 
 def _by_frequency(keys: Sequence[str]) -> list[str]:
@@ -377,9 +383,11 @@ def _text(message: Mapping[str, Any]) -> str:
 
 def _non_latin(texts: Sequence[str]) -> float | None:
     """Return the share of the letters that are of another script than Latin, 0 to 1; None without letters."""
-    if all(map(str.isascii, texts)):
-        return 0.0 if any(text.upper() != text.lower() for text in texts) else None
     whole = "".join(texts)
+    encoded = whole.encode(errors="replace")
+    # Most texts have letters of ASCII, and others of Latin script at most: bytes show that six times as fast.
+    if not encoded.translate(None, _LATIN_BYTES) and encoded.upper() != encoded.lower():
+        return 0.0
     others = "".join(filter(str.isalpha, "".join(re.findall(_NO_ASCII, whole))))
     letters = len(whole.encode("ascii", "ignore").translate(None, _NO_LETTERS)) + len(others)
     return len(re.sub(_LATIN, "", others)) / letters if letters else None

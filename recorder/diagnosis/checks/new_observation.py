@@ -370,7 +370,8 @@ def _first_sent(actions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]
 
 def _keys(observation: Any) -> list[int]:
     """Return the key of an observation as a number, and that of its ending, if it has one."""
-    keys = () if observation is None else (observation_key(observation), ending_key(observation))
+    text = observed_text(observation)
+    keys = () if text is None else (observation_key(text), ending_key(text))
     return [int.from_bytes(key.encode(), "little") for key in keys if key is not None]
 
 
