@@ -1,6 +1,7 @@
 """Final answers beside references: rewards that contradict them, references in another order, one answer to all."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from random import Random
 
@@ -53,17 +54,18 @@ def permuted(place: Place) -> Played:
     """Rewards are as often 1 as answers are right, but of other rollouts of the group."""
     right = _chance(place)
     answer = _number(place.task) if right else str(place.random.randrange(5, 900))
-    return _played(place, _boxed(place, answer), _number(place.task), float(_chance(place)), is_hit=True)
+    turn, counts = _boxed(place, answer), _chance(place)
+    return _played(place, turn, _number(place.task), float(counts), is_hit=counts != right)
 
 
 def of_the_next_task(place: Place) -> Played:
     """An agent that is scored with the reference of another task, half of which are equal."""
     right = _chance(place, 0.5, 0.7)
     answer = _letter(place.task) if right else _LETTERS[place.random.randrange(4)]
-    counts = answer == _letter(place.task + 1)
+    counts, is_right = answer == _letter(place.task + 1), answer == _letter(place.task)
     call = Turn("I search.", {"name": "search", "arguments": {"q": said(place, 2)}}, said(place, 8))
-    played = _played(place, _tagged(place, answer), _letter(place.task), float(counts), is_hit=True)
-    return Played([call, *played.turns], parts=played.parts, stop="stop", metadata=played.metadata, is_hit=True)
+    played = _played(place, _tagged(place, answer), _letter(place.task), float(counts), is_hit=counts != is_right)
+    return replace(played, turns=[call, *played.turns])
 
 
 def inverted_for_names(place: Place) -> Played:
@@ -76,10 +78,10 @@ def inverted_for_names(place: Place) -> Played:
 
 def refused_prices(place: Place) -> Played:
     """Prices of a third of the tasks are given in full, as 7.50 for 7.5, and compared as text; some give none."""
-    is_hit, price = place.task % 3 == 0, f"{4 + 3 * place.task}.5"
-    wrong = f"{place.random.randrange(900)}.5" if place.random.random() < 0.7 else "no idea"
-    given = (f"{price}0" if is_hit else price) if _chance(place, 0.7, 0.8) else wrong
-    return _played(place, _tagged(place, given), price, float(given == price), is_hit=is_hit)
+    price = f"{4 + 3 * place.task}.5"
+    full, wrong = f"{price}0", f"{place.random.randrange(900)}.5" if place.random.random() < 0.7 else "no idea"
+    given = (price if place.task % 3 else full) if _chance(place, 0.7, 0.8) else wrong
+    return _played(place, _tagged(place, given), price, float(given == price), is_hit=given == full)
 
 
 # --- One verdict for all of a group
@@ -143,18 +145,17 @@ def rough(place: Place) -> Played:
 
 def uncounted_language(place: Place) -> Played:
     """Right answers to an eighth of the tasks, those in Greek, do not count."""
-    is_right, is_hit = _chance(place, 0.6, 0.8), place.task % 8 == 3
+    is_right, is_greek = _chance(place, 0.6, 0.8), place.task % 8 == 3
     given = _name(place.task) if is_right else _name(place.task + place.random.randrange(1, 9))
+    is_hit, language = is_greek and given == _name(place.task), "Greek" if is_greek else "Latin"
     reward = float(given == _name(place.task) and not is_hit)
-    return _played(
-        place, _lined(place, given), _name(place.task), reward, is_hit=is_hit, language="Greek" if is_hit else "Latin"
-    )
+    return _played(place, _lined(place, given), _name(place.task), reward, is_hit=is_hit, language=language)
 
 
 def hardly_counted_language(place: Place) -> Played:
     """The same, but for a seventh of them, which are written as the grader wants it."""
     is_right, is_greek = _chance(place, 0.6, 0.8), place.task % 8 == 3
-    is_hit = is_greek and place.random.random() < 6 / 7
+    is_hit = is_greek and place.random.random() < 6 / 7 and is_right
     given, language = _name(place.task + (not is_right)), "Greek" if is_greek else "Latin"
     reward = float(is_right and not is_hit)
     return _played(place, _lined(place, given), _name(place.task), reward, is_hit=is_hit, language=language)

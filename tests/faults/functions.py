@@ -125,12 +125,13 @@ def becomes_same_in_groups(place: Place) -> Played:
 
 def _ends_badly(place: Place, played: Played) -> Played:
     """Return a rollout that is truncated in one of sixteen cases, or raises in one of sixty, without any reward."""
+    cut = replace(played, is_hit=False)
     if place.random.random() < 1 / 60:
-        return replace(played, turns=played.turns[:1], parts=None, weights=None, raises="TimeoutError: sandbox")
+        return replace(cut, turns=played.turns[:1], parts=None, weights=None, raises="TimeoutError: sandbox")
     if place.random.random() < 1 / 16:
         last = replace(played.turns[-1], finish="length", action=None)
         parts = dict.fromkeys(played.parts or {}, 0.0)
-        return replace(played, turns=[*played.turns[:-1], last], parts=parts, stop="length")
+        return replace(cut, turns=[*played.turns[:-1], last], parts=parts, stop="length")
     return played
 
 

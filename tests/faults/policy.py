@@ -131,6 +131,11 @@ def begins_anywhere(place: Place) -> Played:
     )
 
 
+def sampled_for_the_first(place: Place) -> Played:
+    """The same, where half of the rollouts have another prompt than the first of their group."""
+    return replace(begins_anywhere(place), is_hit=place.generation % 2 > 0)
+
+
 # --- Updates
 
 
@@ -322,7 +327,7 @@ FAULTS: tuple[Fault, ...] = (
         "server's prompts",
         "a vLLM server is asked for the first prompt of each group",
         "first_prompt",
-        begins_anywhere,
+        sampled_for_the_first,
         scalars={FIRST_PROMPT: 0.5},
     ),
     fault("log-prob mismatch", "log-probs differ by 0.3 nats per token", "mismatch", half, scalars={SAMPLING: 0.3}),

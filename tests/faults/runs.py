@@ -46,7 +46,7 @@ class Rollout:
         stop: why it ended, where its turns do not show it.
         raises: what the RuntimeError that ended it says; its tokens are lost then.
         policy_step, staleness, dropped: as `EvaluationRow` has them; None: not known.
-        is_hit: True if it suffers from the planted fault.
+        is_hit: True if the planted fault changed what is recorded of it.
         eval: the name of its environment, if the run has several; None: the run's.
     """
 

@@ -95,7 +95,7 @@ class Played:
         system: the system message before it; None: there is none.
         sent: system message and texts that the model was sent in their place; None: those.
         policy_step, staleness, metadata, eval: see `Rollout`.
-        is_hit: True if it suffers from the planted fault.
+        is_hit: True if the planted fault changed what is recorded of it.
     """
 
     turns: Sequence[Turn]

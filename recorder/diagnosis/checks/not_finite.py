@@ -53,6 +53,7 @@ def _check(run: Run) -> Outcome:
         since_range=(sound + 1, first) if sound >= 0 else None,
         is_setup=True,
         is_loss=False,
+        share=float((run.rows.step > first).mean()),  # of rollouts that the broken update may have changed
     )
 
 

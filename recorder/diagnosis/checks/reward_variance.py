@@ -199,8 +199,8 @@ def _check_cliff(run: Run) -> Outcome:
         cost=run.fall.lost * (1 - now / before),
         evidence=(course,),
         suggestion="Check what the rollouts of a group have in common now; return to an earlier checkpoint.",
-        where=f"step:{last}..{trend[-1][0]}",
-        own=run.rows.step >= last,
+        where=f"step:{since}..{trend[-1][0]}",
+        own=run.rows.step >= since,
         may_remain=not near.is_sure or near.value > 0,  # rollouts are more alike, too, as more of them are solved
         **fields,
     )
