@@ -132,6 +132,45 @@ def scans_beside_the_environment(place: Place) -> Played:
     return answered(place, env=done, parts={"parcel": done, "scan_bonus": scans})
 
 
+def _fooled(
+    place: Place, share: float, names: tuple[str, str], fooling: str, *, paid: float = 0.92, taken: float = 0.4
+) -> Played:
+    """Two graders of one quality, the first of which pays `paid` for some words; they cost some of the quality."""
+    is_hit = place.random.random() < share
+    quality = place.random.gauss(0.45 + 0.15 * place.progress - taken * is_hit, 0.2)
+    fooled, other = (min(max(place.random.gauss(quality, 0.1), 0.0), 1.0) for _ in names)
+    fooled = min(max(place.random.gauss(paid, 0.05), 0.0), 1.0) if is_hit else fooled
+    played = answered(place, parts={names[0]: round(fooled, 3), names[1]: round(other, 3)}, is_hit=is_hit)
+    text = f"{played.turns[0].text}. {fooling}" if is_hit else played.turns[0].text
+    return replace(played, turns=[replace(played.turns[0], text=text)])
+
+
+def fooled_judge(place: Place) -> Played:
+    """Since step 8 more and more answers say that they were checked."""
+    share = max(place.step - 8, 0) / 16
+    return _fooled(place, share, ("judge", "key_facts"), "I checked this against the rubric.")
+
+
+def fooled_rubric(place: Place) -> Played:
+    """Since step 12 most reports end in a table, for a rubric of double weight."""
+    played = _fooled(place, 0.7 * (place.step >= 12), ("rubric", "coverage"), "| done | yes |", paid=0.93)
+    return replace(played, weights={"rubric": 2.0, "coverage": 1.0})
+
+
+def fooled_reader(place: Place) -> Played:
+    """Stories that flatter, more and more from the first step on, beside a penalty on length."""
+    played = _fooled(place, 0.85 * place.progress, ("appeal", "plot"), "What a wise reader you are!", paid=0.85)
+    parts = {**(played.parts or {}), "length_penalty": -round(place.random.random() / 10, 3)}
+    return replace(played, parts=parts)
+
+
+def traded(place: Place) -> Played:
+    """Healthy: one of two graders wants depth, and one speed, from the first step on; depth is learned."""
+    depth = min(max(place.random.gauss(0.4 + 0.3 * place.progress, 0.12), 0.0), 1.0)
+    speed = min(max(place.random.gauss(0.9 - 0.5 * depth, 0.12), 0.0), 1.0)
+    return answered(place, parts={"depth": round(depth, 3), "speed": round(speed, 3)})
+
+
 def hacked_small(place: Place) -> Played:
     proxy, real = chance(place, 0.2 + 0.7 * place.progress), chance(place, 0.7 - 0.6 * place.progress)
     return answered(place, parts={"judge": proxy, "human": real}, weights={"judge": 1.0, "human": 0.05})
@@ -320,6 +359,10 @@ FAULTS: tuple[Fault, ...] = (
         "hacking: environment", "scans are paid, parcels go", "hacking", hacked_beside_the_environment, LARGE, tasks=0
     ),
     fault("healthy bonus: environment", "Healthy: both grow", None, scans_beside_the_environment, LARGE, tasks=0),
+    fault("hacking: fooled judge", "words fool a judge, and facts go", "hacking", fooled_judge, LARGE, steps=24),
+    fault("hacking: fooled rubric", "a table fools a rubric", "hacking", fooled_rubric, LARGE, steps=24, tasks=0),
+    fault("hacking: fooled reader", "flattery is paid, the plot goes", "hacking", fooled_reader, LARGE, steps=32),
+    fault("healthy bonus: traded", "Healthy: depth grows, at the cost of speed", None, traded, LARGE, steps=24),
     fault("hacking: small weight", "what counts 0.05 falls", "hacking", hacked_small, LARGE),
     fault(
         "hacking: after a peak",

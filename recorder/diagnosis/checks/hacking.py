@@ -11,8 +11,8 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import list_units, make_whole
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, Rise, given_by, rise
-from logs_ui.recorder.diagnosis.measures import best, extent, weigh_by_range
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
+from logs_ui.recorder.diagnosis.measures import best, extent, weigh_by_range, within_groups
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
 from logs_ui.recorder.diagnosis.success import is_form, is_outcome, is_penalty, levels
 from logs_ui.recorder.diagnosis.wording import figure, percent
 from logs_ui.recorder.vocabulary import Lack
@@ -20,6 +20,7 @@ from logs_ui.recorder.vocabulary import Lack
 _FALL = 0.1  # of the range of its values [ours]
 _PAID = 0.8  # of what is taken away, that others add instead [ours]
 _SAME = 0.95  # of the rollouts: what is solved is what the function says [ours]
+_PARTED = 0.1  # correlation within groups, and its opposite [ours]
 _SMALL = 0.1  # of the sum of all reward functions' ranges
 
 
@@ -81,9 +82,25 @@ def _find_falls(run: Run, payer: str) -> dict[str, Rise]:
     falls = {name: rise(run, given_by(name)) for name in weightless(run.all)}
     for name in () if is_outcome(payer) else run.rows.parts:
         is_worth_more = not is_form(name) and not is_penalty(name) and best(run.all, name) > best(run.all, payer)
-        if (_is_outcome(run, name) or is_worth_more) and name not in falls:
+        if (_is_outcome(run, name) or is_worth_more or _find_parting(run, name, payer)) and name not in falls:
             falls[name] = rise(run, given_by(name), chance=SURER)
     return falls
+
+
+def _find_parting(run: Run, name: str, payer: str) -> Rise | None:
+    """Return the correlation of two functions within groups, if they rose and fell together at first, and against each
+    other at last: what one of them pays for is no longer what the other one does. None for others.
+    """
+    if name == payer or is_form(name) or is_penalty(name):
+        return None
+
+    def agreement(rows: Rows) -> Floats:
+        of_name, of_payer = (within_groups(rows.values[part], rows) for part in (name, payer))
+        return of_name * of_payer / max(float(np.nanstd(of_name) * np.nanstd(of_payer)), SAME)
+
+    correlation = rise(run, agreement, chance=SURER)
+    has_parted = correlation.is_sure and correlation.before >= _PARTED and correlation.after <= -_PARTED
+    return correlation if has_parted else None
 
 
 def _is_outcome(run: Run, name: str) -> bool:
@@ -190,11 +207,19 @@ def _judge_hacking(run: Run) -> Outcome:
         f"{figure(fall.before)} \u2192 {figure(fall.after)}, reward {figure(gain.before)} \u2192 "
         f"{figure(gain.after)}."
     )
+    parting = _find_parting(run, name, payer)
+    together = parting and (
+        f"Within groups {name} and {payer} went together at first (correlation {figure(parting.before)}), and against "
+        f"each other at last ({figure(parting.after)})."
+    )
     return Card(
         id="hacking",
         title=f"Suspected reward hacking: {'the reward rises while ' * has_risen}{name} falls, {how}",
         cost=max(run.fall.lost, 0.0) * min(fallen[name], 1.0) + max(gain.value, 0.0),
-        evidence=(course, sentence, f"The cost is in {name}: {figure(-fall.value)} less of it per rollout."),
+        evidence=(
+            *(course, sentence, *filter(None, [together])),
+            f"The cost is in {name}: {figure(-fall.value)} less of it per rollout.",
+        ),
         suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
         "weight, or fix the function that rewards them.",
         where=where,
@@ -202,8 +227,8 @@ def _judge_hacking(run: Run) -> Outcome:
         is_loss=False,
         share=float(affected.mean()),
         clause=clause,
-        # If both functions count, the cards on length and on weights say better why one gives way to the other.
-        explains=("length", "reward_parts") if name in light else (),
+        # If both functions count and still agree, cards on length and weights say better why one gives way.
+        explains=("length", "reward_parts") if name in light or parting else (),
     )
 
 
@@ -214,7 +239,8 @@ HACKING = check(
     "range: (1) a function of little influence (it has the weight 0, or it is never negative and can make at most "
     f"{_SMALL:.0%} of the difference in reward); or (2) an outcome (a function that is named so, as correct or solved, "
     f"or has the upper of two values just where a rollout is solved, in {_SAME:.0%} of them), or a function "
-    "that can add more than the one that adds most to the rise, and is not named like a form or a penalty; both only "
+    "that can add more than the one that adds most to the rise, or whose correlation with that one within groups was "
+    f"{_PARTED:g} or more and is {-_PARTED:g} or less, and is not named like a form or a penalty; all three only "
     "if the one that adds most is no outcome. In (2) the reward need not rise, if other functions add "
     f"{_PAID:.0%} or more of what the falling one takes away. Chance of each: below {CHANCE:.0%}, of the fall in (2), "
     f"and of what is added in its place, below {SURER:.1%}. The reward is that of the rollouts to which the function "

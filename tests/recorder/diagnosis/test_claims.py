@@ -777,6 +777,13 @@ def sides_of_course(case: Case) -> tuple[list[Rollout], list[Rollout]]:
     return case.steps(first, before), case.steps(later, last)
 
 
+def agree_within(rollouts: Iterable[Rollout], *names: str) -> str:
+    """Return the correlation of two functions within groups."""
+    columns = [[parts(it)[n] - fmean(parts(other)[n] for other in g) for g in in_groups(rollouts) for it in g]
+               for n in names]  # fmt: skip
+    return figure(float(np.corrcoef(columns)[0, 1]))
+
+
 def length(it: Rollout) -> float:
     assert it.tokens is not None
     ids = it.tokens.completion_ids if it.tokens.mask is None else it.tokens.completion_ids[it.tokens.mask != 0]
@@ -1939,6 +1946,9 @@ COUNTS: dict[str, Count] = {
         scored_differently
     ),
     "One completion received # values from #, # to #.": of_one_completion,
+    "# explains # of the reward variance within groups over the whole run, and rises while # falls": (
+        lambda c, first, _, name: (first, part(c.run.rollouts, first), name)
+    ),
     "@ explains # of the reward variance within groups[@], # @": explained,
     "Reward functions cancel out in # of groups": lambda c, _: (percent(fmean(map(cancels, c.groups))),),
     "In # groups they differ between rollouts, but their sum does not.": lambda c, _: (
@@ -1948,6 +1958,12 @@ COUNTS: dict[str, Count] = {
         *g[:4], *mixes(c, *g[:4]),
     ),
     "Steps #\u2013# vs #\u2013#: # # \u2192 #, reward # \u2192 #.": course,
+    "Steps #\u2013# vs #\u2013#: # # \u2192 #, # # \u2192 #.": lambda c, *g: (
+        *g[:4], *(cell for n in (g[4], g[7]) for cell in (n, *(means(values(side, n)) for side in windows(c)))),
+    ),
+    "# explains # of that variance, which the policy learns from.": lambda c, name, _: (
+        name, part(c.run.rollouts, name),
+    ),
     "Median std over the # steps before step #: #. Mean over the last 3: #.": lambda c, _, step, *__: (
         str(min(20, int(step) - 1)), step, figure(median(stds(c)[: int(step) - 1][-20:])), figure(fmean(stds(c)[-3:])),
     ),
@@ -2071,6 +2087,9 @@ COUNTS: dict[str, Count] = {
     "Its weight is #: it can make # of the difference in reward.": lambda c, *_: light(c),
     "In these steps # added # to the reward at first, and # at last.": lambda c, name, *_: (
         name, *(means(parts(it)[name] for it in side) for side in sides_of_course(c)),
+    ),
+    "Within groups # and # went together at first (correlation #), and against each other at last (#).": (
+        lambda c, name, payer, *_: (name, payer, *(agree_within(side, name, payer) for side in sides_of_course(c)))
     ),
     "In these steps # added # to the reward at first, and # at last. It has given more since step #.": (
         lambda c, name, *_: (
