@@ -46,7 +46,9 @@ def differences(run: Run, low: Bools, over_time: "Compared | None") -> Iterator[
     """Yield a sentence for each kind of difference, and one for what was compared and does not differ. `low` is (N,)
     True for the rollouts of the last steps whose loss is to be explained.
     """
-    alike, sides = [], _low_and_better(run, low)
+    alike, (below, better) = [], _low_and_better(run, low)
+    # What is truncated or fails has figures of its own, solved or not.
+    sides = below, better & has_cause(run.rows, LossCause.WRONG_ANSWER)
     _, heard = read_columns(run, np.where(sides[0] | sides[1], sides[1], np.nan))
     # Errors of those that get further are left out.
     often = {name: [mean(has[side]) or 0.0 for side in sides] for name, has in heard.items()}
@@ -93,9 +95,9 @@ def time_sides(run: Run) -> Sides | None:
             return Sides(late, among, None, "", f"steps {first} against {last}")
         return Sides(late, among, rows.eval, "evals", f"steps {first} against {last}, same evals, same mix")
     tasks = [set(side.task.tolist()) - {-1} for side in sides]
-    both, most = tasks[0] & tasks[1], max(map(len, tasks))
-    is_whole = len(both) >= _ALL * most
-    mix = "same task mix" if is_whole else f"at the {len(both):,} of {most:,} tasks that both have, same mix"
+    both, either = tasks[0] & tasks[1], tasks[0] | tasks[1]
+    is_whole = len(both) >= _ALL * max(map(len, tasks))
+    mix = "same task mix" if is_whole else f"at the {len(both):,} of {len(either):,} tasks that both have, same mix"
     description = f"steps {first} against {last}, {mix}"
     return Sides(late, among & np.isin(rows.task, list(both)), rows.task, "tasks", description)
 
@@ -264,15 +266,17 @@ def _within_groups(
 ) -> tuple[str, str]:
     """Compare low rollouts with better ones of the same groups."""
     group = run.rows.group
-    largest, names = find_largest(columns, low, group, group, low | better)
+    every, limit = _compare_columns(columns, low, group, group, low | better)
+    largest = _most_different(columns, every, limit)
     sentence = "; ".join(
         f"{name} {write_value(difference.chosen, name)}, in better ones {write_value(difference.others, name)}"
         f"{_write_filter(name, difference)}"
         for name, difference in largest[:most]
     )
-    groups = max((min(difference.groups) for _, difference in largest[:most]), default=0)
+    compared = [difference for _, difference in largest[:most]] or every.values()
+    groups = max((min(difference.groups) for difference in compared), default=0)
     sentence = sentence and f"In low rollouts of {groups} groups: {sentence}."
-    return sentence, f"{len(names)} {kind if len(names) > 1 else kind[:-1]} within groups" if names else ""
+    return sentence, f"{len(every)} {kind if len(every) > 1 else kind[:-1]} within {groups} groups" if every else ""
 
 
 def _low_and_better(run: Run, low: Bools) -> tuple[Bools, Bools]:

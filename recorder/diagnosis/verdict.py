@@ -37,6 +37,7 @@ _MOST = 0.5  # of the rollouts are solved: most reach the outcome; of those of a
 _NONE = 0.01  # of the rollouts are solved, or fewer: none, but for a lucky one
 _NO_FAULT = "No fault found"  # not "healthy": see docs/diagnosis.md, *Blind rounds*
 _HALVES = "the first half of their rollouts against the second"
+_IDLE = 0.5  # of the groups have equal rewards: this is told of a run that does well [ours]
 _EQUAL = 0.95  # of the groups have equal rewards: there is nothing to learn from
 
 
@@ -175,6 +176,7 @@ class _Measure:
     change: Difference | None  # from the first steps to the last; None for a single step
     steps: str  # that are compared
     least: float  # a smaller change does not matter
+    extent: float  # the range of values, from the 1st to the 99th percentile
     is_share: bool
     column: Floats = field(repr=False, compare=False)  # (N,) of all steps
     alike: str = ""  # what `change` was measured within, if the first steps and the last have other tasks
@@ -221,7 +223,8 @@ def _measure(run: Run, name: str, values: Floats, *, is_share: bool = False) -> 
     elif strata is not None and (strata is not run.all or change is None):
         change = compare_halves(run, values, strata.task)
         steps, alike = _HALVES, f"{unit} of the last steps"
-    return _Measure(name, level, change, steps, max(least * extent, SAME), is_share, values, alike)
+    least = max(least * extent, SAME)
+    return _Measure(name, level, change, steps, least, extent, is_share, values, alike)
 
 
 def _list_successive(run: Run, sides: Sides | None, change: Difference | None) -> Rows | None:
@@ -438,10 +441,27 @@ def _find_rise(run: Run, outcome: _Measure) -> str | None:
     return f"{graded.course}, {outcome.values}" if graded.is_sure(1, _SURE) else None
 
 
+def _describe_reservations(run: Run) -> str:
+    """Return words on the reward function that falls most, of its range, while the outcome rises: the policy may have
+    learned what another one pays for. And on groups without variance, if most are: these teach nothing more.
+    """
+    measures = [_measure(run, name, values) for name, values in run.all.values.items()]
+    falls = {
+        measure.values: -measure.change.value / measure.extent
+        for measure in measures
+        if measure.change is not None and measure.is_sure(-1, _FALL)
+    }
+    most = max(falls, key=falls.__getitem__, default="")
+    whole = run.rows.groups.size > 1
+    equal = 0.0 if run.rows.is_evaluation else mean(dead(run.rows.groups)[whole].astype(float)) or 0.0
+    fallen = f"; but {most}" if falls and falls[most] >= _FAR else ""
+    return fallen + f"; {percent(equal)} of groups have zero variance" * (equal >= _IDLE)
+
+
 def _judge_reached(run: Run, outcome: _Measure) -> Verdict:
     paid = _measure(run, REWARD, run.all.reward)
     if rise := _find_rise(run, outcome):
-        return Verdict("improving", f"{_NO_FAULT}, improving: {rise}")
+        return Verdict("improving", f"{_NO_FAULT}, improving: {rise}{_describe_reservations(run)}")
     habit = "" if outcome.alike else name_changed_habit(run)  # another mix of families has other habits
     is_judged = outcome.change is not None and outcome.change.chance is not None
     is_lower = outcome.change is not None and outcome.change.value <= -outcome.least

@@ -96,7 +96,9 @@ def _find_parting(run: Run, name: str, payer: str) -> Rise | None:
 
     def agreement(rows: Rows) -> Floats:
         of_name, of_payer = (within_groups(rows.values[part], rows) for part in (name, payer))
-        return of_name * of_payer / max(float(np.nanstd(of_name) * np.nanstd(of_payer)), SAME)
+        scale = float(np.sqrt(np.nansum(of_name**2) * np.nansum(of_payer**2)))
+        product: Floats = of_name * of_payer / max(scale, SAME)
+        return product * float(np.isfinite(product).sum())
 
     correlation = rise(run, agreement, chance=SURER)
     has_parted = correlation.is_sure and correlation.before >= _PARTED and correlation.after <= -_PARTED
@@ -208,16 +210,17 @@ def _judge_hacking(run: Run) -> Outcome:
         f"{figure(gain.after)}."
     )
     parting = _find_parting(run, name, payer)
-    together = parting and (
-        f"Within groups {name} and {payer} went together at first (correlation {figure(parting.before)}), and against "
-        f"each other at last ({figure(parting.after)})."
-    )
+    together = ""
+    if parting is not None:
+        at_first, at_last = figure(parting.before), figure(parting.after)
+        together = f"Within groups {name} and {payer} went together at first (correlation {at_first}), and against "
+        together += f"each other at last ({at_last})."
     return Card(
         id="hacking",
         title=f"Suspected reward hacking: {'the reward rises while ' * has_risen}{name} falls, {how}",
         cost=max(run.fall.lost, 0.0) * min(fallen[name], 1.0) + max(gain.value, 0.0),
         evidence=(
-            *(course, sentence, *filter(None, [together])),
+            *filter(None, (course, sentence, together)),
             f"The cost is in {name}: {figure(-fall.value)} less of it per rollout.",
         ),
         suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "

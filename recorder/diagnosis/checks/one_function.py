@@ -266,7 +266,7 @@ def _check_new(run: Run) -> Outcome:
         return max(scaled, key=lambda card: card.cost or 0.0)
     graded = [name for name, part in run.rows.parts.items() if len(levels(part)) > _LEVELS]
     if not graded:
-        return NotJudged(f"No reward function gives more than {_LEVELS} different values.")
+        return NotJudged(f"No reward function gives more than {_LEVELS} different values in the last steps.")
     cards = [card for name in graded if (card := _judge(run, name)) is not None]
     if cards:
         return max(cards, key=lambda card: card.cost or 0.0)

@@ -190,14 +190,14 @@ def _find_overruled(run: Run) -> Card | None:
     gain, fall = gains[first], gains[name]
     before, after = run.windows or (run.all, run.rows)
     steps = f"Steps {after.steps[0]}\u2013{after.steps[-1]} vs {before.steps[0]}\u2013{before.steps[-1]}"
+    falls, rises = (f"{figure(change.before)} \u2192 {figure(change.after)}" for change in (fall, gain))
     return Card(
         id="reward_parts",
         title=f"{first} explains {part_of(share[first])} of the reward variance within groups over the whole run, "
         f"and rises while {name} falls",
         cost=max(min(_room(run, name), run.fall.lost), 0.0),
         evidence=(
-            f"{steps}: {name} {figure(fall.before)} \u2192 {figure(fall.after)}, {first} {figure(gain.before)} \u2192 "
-            f"{figure(gain.after)}.",
+            f"{steps}: {name} {falls}, {first} {rises}.",
             f"{name} explains {_part(share[name])} of that variance, which the policy learns from.",
         ),
         suggestion=_suggest_less(run, first, name),

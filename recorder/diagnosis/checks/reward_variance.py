@@ -163,7 +163,8 @@ def _check_cliff(run: Run) -> Outcome:
     limit = run.threshold("signal_cliff", _FALL)
     before = float(np.median([value for _, value in trend[-_TRAIL - _LAST : -_LAST]]))
     now = float(np.mean([value if value > SAME else 0.0 for _, value in trend[-_LAST:]]))
-    calm = f"Std within groups: {figure(now)}, median before {figure(before)} (threshold: {exact_percent(limit)} of it)"
+    steps = f"over the last {_LAST} steps {figure(now)}, median over the {len(trend[-_TRAIL - _LAST : -_LAST])} before"
+    calm = f"Std within groups: {steps} {figure(before)} (threshold: {exact_percent(limit)} of it)"
     if not now < limit * before - SAME or _is_well(run):
         return Below(f"{calm}{'; the mean reward is high' if now < limit * before - SAME else ''}.")
     first, middle, last = (

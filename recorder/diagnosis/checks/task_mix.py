@@ -54,9 +54,10 @@ def _check_mix(run: Run) -> Outcome:
     limit = run.threshold("task_mix", _SHIFT)
     is_small = -mix <= max(_LEAST * spread(run), chance) or -mix < limit * (abs(mix) + abs(min(within, 0)))
     paid = rise(run, lambda side: np.where(attempted(side), side.reward, np.nan))
-    if is_small or (paid.is_sure and paid.value > 0):  # what the policy learned is more than the mix costs
-        return Below(f"Since the first steps: task-mix change {figure(mix)}, within-task change {figure(within)}.")
     of_both = "" if shared > 1 - SAME else f" among tasks of both, which have {percent(shared)} of the rollouts"
+    if is_small or (paid.is_sure and paid.value > 0):  # what the policy learned is more than the mix costs
+        split = f"task-mix change {figure(mix)}, within-task change {figure(within)}"
+        return Below(f"Since the first steps{of_both}: {split}.")
     grown = np.flatnonzero(w1 > w0)
     # These are the three tasks that lower the mean most: their larger share times their distance below the first
     # mix's mean.

@@ -781,7 +781,7 @@ def agree_within(rollouts: Iterable[Rollout], *names: str) -> str:
     """Return the correlation of two functions within groups."""
     columns = [[parts(it)[n] - fmean(parts(other)[n] for other in g) for g in in_groups(rollouts) for it in g]
                for n in names]  # fmt: skip
-    return figure(float(np.corrcoef(columns)[0, 1]))
+    return figure(float(np.corrcoef(columns[0], columns[1])[0, 1]))
 
 
 def length(it: Rollout) -> float:

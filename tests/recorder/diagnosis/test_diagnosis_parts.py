@@ -45,7 +45,7 @@ def test_a_function_that_decides_and_rises_while_another_falls_is_found(seed: in
     rows = of_two(drawn(0.3 + 0.45 * TIME, seed), drawn(0.5 - 0.35 * TIME, seed + 100))
     assert 0.7 < shares(rows)["format"] < 0.9
     found = card(diagnose_rows(rows), "reward_parts")
-    assert found.title.endswith("of the reward variance within groups over the whole run, and rises while correct falls")
+    assert found.title.endswith(" within groups over the whole run, and rises while correct falls")
     last = rows.values["correct"][rows.step > 20]
     assert found.cost == pytest.approx(1 - float(last.mean()))
 

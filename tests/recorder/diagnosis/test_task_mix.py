@@ -34,7 +34,8 @@ def test_a_collapse_on_the_tasks_that_both_sides_have_is_no_harder_mix() -> None
 def test_a_task_that_only_one_side_has_is_not_counted() -> None:
     task = np.where(GROUP % 4 > 0, GROUP % 4, np.where(LATE, 9, 0))
     state, said = checked(diagnosed(task, np.where(task == 9, 0.0, PLACE % 2)))
-    assert (state, said) == ("below", "Since the first steps: task-mix change 0, within-task change 0.")
+    of_both = " among tasks of both, which have 75% of the rollouts"
+    assert (state, said) == ("below", f"Since the first steps{of_both}: task-mix change 0, within-task change 0.")
 
 
 def test_other_tasks_with_lower_rewards_are_told_without_a_reason() -> None:
