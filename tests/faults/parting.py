@@ -543,6 +543,49 @@ def broken_judges(place: Place) -> Played:
     return _answered(place, {"correct": float(right)}, is_hit=number in {2, 4}, server=f"s{number}")
 
 
+# --- A machine whose completions are alike
+
+
+def _repeated(place: Place, key: str, *, is_hit: bool, right: float, **more: str) -> Played:
+    """Answer with 12 words; where `is_hit`, all rollouts with that key give one answer, which is right or not."""
+    played = replace(place, random=random.Random(key)) if is_hit else place
+    right_or_not = float(_is(played, right))
+    return Played(
+        [Turn(said(played, 12))], parts={"correct": right_or_not}, stop="stop",
+        task=f"{_family(place)}/{place.task:03d}", metadata=more, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def greedy_server(place: Place) -> Played:
+    """Since step 12 one of three servers, each of which plays whole groups, samples at temperature 0."""
+    number, right = _dealt(place, 3), 0.4 + 0.3 * place.progress
+    is_hit = number == 1 and place.step >= 12
+    return _repeated(place, f"{place.step}/{place.group}", is_hit=is_hit, right=right, server=f"vllm-{number}")
+
+
+def seeded_worker(place: Place) -> Played:
+    """One of two workers, which share all groups, restarts its dice at each request, from the first step on."""
+    number = place.generation % 2
+    return _repeated(place, f"{place.step}/{place.group}", is_hit=number == 0, right=0.5, worker=f"w{number}")
+
+
+def caching_replica(place: Place) -> Played:
+    """Since step 9 one of four replicas, each of which plays whole groups, answers from a cache."""
+    number = _dealt(place, 4)
+    is_hit = number == 2 and place.step >= 9
+    return _repeated(place, f"{place.task}", is_hit=is_hit, right=0.6, replica=f"r{number}")
+
+
+def yes_or_no_site(place: Place) -> Played:
+    """Healthy: the tasks of one of four servers are answered by a word."""
+    site, right = place.task % 4, _is(place, 0.4 + 0.4 * place.progress)
+    text = ("yes" if right == (place.task % 8 < 4) else "no") if site == 1 else said(place, 12)
+    return Played(
+        [Turn(text)], parts={"done": float(right)}, stop="stop", task=f"errand {place.task}",
+        metadata={"server": f"site-{site}"},
+    )  # fmt: skip
+
+
 def harder_sites(place: Place) -> Played:
     """Each task is of one of four servers, and those of one are hard."""
     site = place.task % 4
@@ -739,6 +782,10 @@ FAULTS: tuple[Fault, ...] = (
     _fault(
         "broken machine: once", "one of four, without families, since step 14", "worse_place", broken_of_four, _ONCE
     ),
+    _fault("alike machine: greedy", "one of three samples at temperature 0", "worse_place", greedy_server),
+    _fault("alike machine: seed", "one of two always has the same dice", "worse_place", seeded_worker),
+    _fault("alike machine: cache", "one of four answers from a cache", "worse_place", caching_replica),
+    _fault("healthy part: yes or no", "one server's tasks are answered by a word", None, yes_or_no_site),
     _fault("harder families", "proofs grow from 12% to 75%", "task_mix", more_proofs),
     _fault("harder families: gradual", "two hard families take the place of others", "task_mix", more_of_two),
     _fault("healthy part: curriculum", "later tasks are harder, and it gets better", None, curriculum, _COURSE),

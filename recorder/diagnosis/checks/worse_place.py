@@ -1,4 +1,6 @@
-"""Finds a machine whose rollouts do far worse than others of the same groups, or than other groups."""
+"""Finds a machine whose rollouts do far worse than others of the same groups, or than other groups; or whose
+completions duplicate each other, while those of the others do not.
+"""
 
 from typing import Any, NamedTuple
 
@@ -6,20 +8,21 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check
-from logs_ui.recorder.diagnosis.change_point import below
+from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.never_solved import quote_line
 from logs_ui.recorder.diagnosis.contrast import SURER, spread
 from logs_ui.recorder.diagnosis.largest_differences import find_largest, list_columns, write_value
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
-from logs_ui.recorder.diagnosis.measures import extent
+from logs_ui.recorder.diagnosis.measures import dead, duplicated, extent, mean
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of, list_kinds
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Ints, distinct, means
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, distinct, means
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import causes, name_causes
-from logs_ui.recorder.diagnosis.wording import figure, list_places
+from logs_ui.recorder.diagnosis.wording import figure, list_places, percent
 
 _FAR = 0.2  # of the range of rewards [ours]
 _OF_GROUPS, _OF_TASKS = "other rollouts of these groups", "other groups of these tasks"
+_ALIKE, _RARE = 0.5, 0.1  # of the completions of a machine and of the others are duplicates [ours]
 _ROLLOUTS = 32  # that get one value of a function by more than chance [ours]
 
 
@@ -34,16 +37,20 @@ class _Compared(NamedTuple):
 
 def _check(run: Run) -> Outcome:
     rows, least, compared = run.rows, run.threshold("worse_place", _FAR) * spread(run), list[_Compared]()
-    is_last = run.all.step >= rows.steps[0]
+    is_last, twins, alike = run.all.step >= rows.steps[0], duplicated(rows), list[_Compared]()
     for places, _, column in columns_of(rows, run.labels):
         for strata, others, is_apart in _list_strata(run, column) if MACHINE.search(column) else ():
-            judged = [
-                _Compared(column, name, strata, others, difference, is_apart)
-                for place, name in enumerate(places.tasks)
-                if (difference := compare(rows.reward, places.task == place, rows.group, strata[is_last])) is not None
-                and difference.chance is not None
-            ]
+            judged, twinned = (
+                [
+                    _Compared(column, name, strata, others, difference, is_apart)
+                    for place, name in enumerate(places.tasks)
+                    if (difference := compare(values, places.task == place, rows.group, strata[is_last])) is not None
+                    and difference.chance is not None
+                ]
+                for values in (rows.reward, twins)
+            )
             compared += judged
+            alike += twinned if not is_apart else []
             if judged:
                 break
     limit = SURER / max(len(compared), 1)
@@ -54,6 +61,15 @@ def _check(run: Run) -> Outcome:
         if not entry.is_apart or _has_fallen(run, entry, limit / len(run.all.steps), least)
     ]
     beside = [entry for entry in compared if not entry.is_apart]
+    repeated = [
+        entry
+        for entry in alike
+        if (entry.difference.chance or 0.0) <= limit
+        and entry.difference.chosen >= _ALIKE
+        and entry.difference.others <= _RARE
+    ]
+    if not worse and repeated:
+        return _make_alike_card(run, max(repeated, key=lambda entry: entry.difference.value), twins)
     if not worse and not beside:
         return NotJudged("In fewer than five groups did rollouts of one machine meet those of another.")
     if not worse:
@@ -185,6 +201,34 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     )  # fmt: skip
 
 
+def _make_alike_card(run: Run, entry: _Compared, twins: Floats) -> Card:
+    """Return the card on a machine whose completions duplicate each other."""
+    rows, column = run.rows, entry.column
+    there, there_of_all = (
+        np.array([label == entry.name for label in labels[column]]) for labels in (run.labels, run.labels_of_all)
+    )
+    here, elsewhere = (mean(twins[of]) or 0.0 for of in (there, ~there))
+    own = there & (twins == 1)
+    same = float((dead(rows.groups)[rows.group] & own).sum() / max(own.sum(), 1))
+    return Card(
+        id="worse_place",
+        title=f"In {column} {list_places([entry.name])}, {percent(here)} of completions duplicate another of their "
+        f"group; elsewhere {percent(elsewhere)}",
+        cost=float(run.lost[own].sum()) / len(rows),
+        evidence=(
+            f"{int(there.sum()):,} of {len(rows):,} rollouts are from there.",
+            f"{percent(same)} of these duplicates are in groups with zero variance, from which nothing is learned.",
+        ),
+        suggestion="Compare its sampling parameters with those of the others: temperature, top_p, seed, and a cache.",
+        where=f"twins>0 {links.tasks([entry.name], column)}",
+        **above(run.all.by_step(np.where(there_of_all, duplicated(run.all), np.nan)), _ALIKE),
+        own=own,
+        is_setup=True,
+        is_loss=False,  # equal completions are no worse, but teach nothing
+        explains=("dead_groups", "diversity", "signal_cliff"),
+    )
+
+
 def _name_differences(run: Run, own: Bools, strata: Ints, others: str) -> str:
     """Say in which figures but rewards rollouts from there differ most from others; "" without one."""
     rows, success = run.rows, run.scale.success
@@ -226,7 +270,9 @@ DIAGNOSTIC = check(
     "worse than before and than the others, also within evals, families and the values of each column; if most tasks "
     "come once, and its prompts are as long as theirs. "
     "If a reward function gives all last rollouts there one value, it began when it did. An error is quoted that "
-    f"{_FAR:.0%} of its rollouts read, and hardly any others. It is no fault of the set-up "
+    f"{_FAR:.0%} of its rollouts read, and hardly any others. If none is found so: a machine of whose completions "
+    f"{_ALIKE:.0%} or more duplicate another one of their group, and of those of the others {_RARE:.0%} or fewer, by "
+    "the same comparisons. It is no fault of the set-up "
     "where other tasks are compared, from the first step on, and no function is so.",
     lambda run: (
         None

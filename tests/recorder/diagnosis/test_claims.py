@@ -1127,7 +1127,21 @@ def always(case: Case, name: str, _value: str, since: str, _mean: str) -> tuple[
 
 def machine_of(case: Case) -> list[str]:
     """Return the column and the names of the machines of the title."""
-    return list(re.findall(r"In metadata\.(\S+) (.+) the mean", case.card.title)[0])
+    return list(re.findall(r"In metadata\.(\S+) (.+?)(?: the mean|, \d)", case.card.title)[0])
+
+
+def alike_there(case: Case, *_: str) -> tuple[str, ...]:
+    """Return the shares of duplicates on a machine and elsewhere, and of the former in groups of equal rewards."""
+    column, name = machine_of(case)
+    sides: dict[bool, list[bool]] = {True: [], False: []}
+    equal = []
+    for group in case.groups:
+        keys = [completion(it) for it in group]
+        for it in group:
+            is_there, has_twin = it.metadata[column] == name, keys.count(completion(it)) > 1
+            sides[is_there].append(has_twin)
+            equal += [len({*rewards(group)}) == 1] * (is_there and has_twin)
+    return column, name, *(percent(fmean(side)) for side in sides.values()), percent(fmean(equal))
 
 
 def lose_more_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[str, ...]:
@@ -2282,6 +2296,10 @@ COUNTS: dict[str, Count] = {
     "# is # for all rollouts from there since step #; of others it is # on average in the last steps.": always,
     "Before step # it was #, of others #.": lambda c, step, *_: (step, *of_machine(c, *machine_of(c), step)),
     "Beside @ of these groups: @.": beside_machine,
+    "In metadata.# #, # of completions duplicate another of their group; elsewhere #": lambda c, *_: alike_there(c)[:4],
+    "# of these duplicates are in groups with zero variance, from which nothing is learned.": lambda c, *_: (
+        alike_there(c)[4:]
+    ),
     "# of # rollouts are from there.": lambda c, *_: (
         str(sum(it.metadata[machine_of(c)[0]] in re.split(", | and ", machine_of(c)[1]) for it in c.last)),
         str(len(c.last)),
