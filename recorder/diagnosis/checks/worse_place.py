@@ -20,7 +20,8 @@ from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import causes, name_causes
 from logs_ui.recorder.diagnosis.wording import figure, list_places, percent
 
-_FAR = 0.2  # of the range of rewards [ours]
+_FAR = 0.1  # of the range of rewards: within the same groups or tasks only chance or the machine differs [ours]
+_HEARD = 0.2  # of the rollouts read an error that is quoted [ours]
 _OF_GROUPS, _OF_TASKS = "other rollouts of these groups", "other groups of these tasks"
 _ALIKE, _RARE = 0.5, 0.1  # of the completions of a machine and of the others are duplicates [ours]
 _ROLLOUTS = 32  # that get one value of a function by more than chance [ours]
@@ -177,7 +178,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     sentences.append(_name_differences(run, own, strata[every.step >= rows.steps[0]], worst.others))
     since = every.step >= (first or 0)
     words = "rollouts from there that were read", "others"
-    sentences.append(quote_line(run, there & since, ~there & since, words=words, least=_FAR)[1])
+    sentences.append(quote_line(run, there & since, ~there & since, words=words, least=_HEARD)[1])
     always = ", ".join(f"{name} always {value}" for name, value, *_ in constant) if len(rows.values) > 1 else ""
     # What is so of other tasks, and from the first step on, may be the tasks'.
     is_there = worst.others in {_OF_GROUPS, _OF_TASKS} or has_begun or bool(constant)
@@ -270,7 +271,7 @@ DIAGNOSTIC = check(
     "worse than before and than the others, also within evals, families and the values of each column; if most tasks "
     "come once, and its prompts are as long as theirs. "
     "If a reward function gives all last rollouts there one value, it began when it did. An error is quoted that "
-    f"{_FAR:.0%} of its rollouts read, and hardly any others. If none is found so: a machine of whose completions "
+    f"{_HEARD:.0%} of its rollouts read, and hardly any others. If none is found so: a machine of whose completions "
     f"{_ALIKE:.0%} or more duplicate another one of their group, and of those of the others {_RARE:.0%} or fewer, by "
     "the same comparisons. It is no fault of the set-up "
     "where other tasks are compared, from the first step on, and no function is so.",

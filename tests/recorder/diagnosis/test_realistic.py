@@ -84,7 +84,7 @@ def test_the_other_planted_causes_have_a_card_too(run: Realistic) -> None:
 
 @each(RUNS)
 def test_each_card_is_a_planted_cause_or_its_result(run: Realistic) -> None:
-    results = {"dead_groups", "signal_cliff", "forgotten"} if run.expected else set()
+    results = {"dead_groups", "signal_cliff", "forgotten", "new_habit"} if run.expected else set()
     said = {card.id: card.title for card in judged(run.id).diagnosed.report.cards}
     assert said.keys() <= {run.expected, *run.also, *results}, said
 
