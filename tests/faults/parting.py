@@ -185,6 +185,37 @@ def refuses_decimals(place: Place) -> Played:
     return _formed(place, str(number), f"{number}.0", "<answer>{}</answer>".format, wrong, 0.5)
 
 
+def _since(place: Place, step: int, script: Script) -> Played:
+    """Play a script whose answers of that form count before a step."""
+    played = script(place)
+    if not played.is_hit or place.step >= step:
+        return played
+    return replace(played, parts={**(played.parts or {}), "correct": 1.0}, is_hit=False)
+
+
+def refuses_separators_since(place: Place) -> Played:
+    return _since(place, 12, refuses_separators)
+
+
+def refuses_units_since(place: Place) -> Played:
+    return _since(place, 9, refuses_units)
+
+
+def refuses_a_site_since(place: Place) -> Played:
+    return _since(place, 10, refuses_a_site)
+
+
+def refuses_a_site(place: Place) -> Played:
+    """Right answers of a fourth of the tasks do not count."""
+    number, is_there = 17 + 13 * place.task, place.task % 4 == 1
+    right = _is(place, 0.5 + 0.2 * place.progress)
+    text = f"Final answer: {number if right else number + place.random.randrange(1, 90)}"
+    return Played(
+        [Turn(f"{said(place, 6)}\n{text}")], parts={"correct": float(right and not is_there)}, stop="stop",
+        metadata={"answer": str(number), "kind": "bank" if is_there else "shop"}, is_hit=right and is_there,
+    )  # fmt: skip
+
+
 def takes_separators(place: Place) -> Played:
     played = refuses_separators(place)
     right = played.is_hit or bool((played.parts or {})["correct"])
@@ -747,6 +778,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("refused form: separators", "right answers with a comma do not count", "final_answers", refuses_separators),
     _fault("refused form: units", "right answers with a unit do not count", "final_answers", refuses_units),
     _fault("refused form: decimals", "right answers with decimals do not count", "final_answers", refuses_decimals),
+    _fault("refused form: since", "a comma does not count since step 12", "final_answers", refuses_separators_since),
+    _fault("refused form: units since", "a unit does not since step 9", "final_answers", refuses_units_since),
+    _fault("refused form: site since", "a site's do not since step 10", "final_answers", refuses_a_site_since),
     _fault("refused form: latex", "fractions in LaTeX do not count", "final_answers", refuses_latex_fractions),
     _fault("refused form: site", "a comma does not count at a site", "final_answers", refuses_separators_at_a_site),
     _fault("refused form: percent", "percents of a family do not count", "final_answers", refuses_percents_of_a_family),

@@ -88,7 +88,7 @@ def _check(run: Run) -> Outcome:
         or _find_several(run, answers)
         or _find_fragments(run, answers)
         or _find_contradicted(run, answers, references)
-        or refused_answers.compare_places(run, answers, forms, places)
+        or refused_answers.compare_places(run, answers, forms, places, parts)
         or refused_answers.compare_shapes(run, answers)
         or wrong_references.find_shuffled(run, answers)
         or wrong_references.compare_places(run, answers, places)

@@ -3,13 +3,16 @@
 import re
 import unicodedata
 from collections import Counter
+from collections.abc import Callable
 from itertools import chain
 from math import inf
+from typing import Any
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Below, Card, Run
+from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.compared_answers import (
     AGREE,
     CHANCE,
@@ -18,6 +21,7 @@ from logs_ui.recorder.diagnosis.compared_answers import (
     Answers,
     Parts,
     extent,
+    read_spread,
     tail,
     tell_reading,
 )
@@ -67,19 +71,22 @@ def compare_forms(run: Run, answers: Answers, forms: list[tuple[str, Bools]]) ->
     """Return the card if the right answers of one form hardly count."""
     equal = answers.equal
     common = [(name, of) for name, of in forms if (equal & of).sum() >= _FORM * equal.sum()]
-    return _find_refused(run, answers, common, "that are written otherwise", _READ_FORM)
+    return _find_refused(run, answers, common, "that are written otherwise", _READ_FORM, list_forms)
 
 
 def compare_places(
-    run: Run, answers: Answers, forms: list[tuple[str, Bools]], places: list[tuple[str, Bools]]
+    run: Run, answers: Answers, forms: list[tuple[str, Bools]], places: list[tuple[str, Bools]], of_all: Parts
 ) -> Card | None:
     """Return the card if the right answers of one place hardly count, or those of one form in one place."""
     insides = [("", answers.equal), *((f"in {name} ", answers.equal & of) for name, of in places if not of.all())]
     both = ((f"{where}{form}", inside & of) for where, inside in insides for form, of in forms)
     local = [(name, of) for name, of in both if of.sum() >= ENOUGH]
-    whole = [(f"in {name}", of) for name, of in places]
+
+    def list_whole(some: Answers) -> list[tuple[str, Bools]]:
+        return [(f"in {name}", of) for name, of in (places if some is answers else list_places(run, of_all, some))]
+
     otherwise = "that are written otherwise, or elsewhere"
-    return _find_refused(run, answers, whole, "elsewhere", _COMPARE) or _find_refused(
+    return _find_refused(run, answers, list_whole(answers), "elsewhere", _COMPARE, list_whole) or _find_refused(
         run, answers, local, otherwise, _READ_FORM
     )
 
@@ -195,10 +202,12 @@ def list_places(run: Run, of_all: Parts, answers: Answers) -> list[tuple[str, Bo
 
 
 def _find_refused(
-    run: Run, answers: Answers, parts: list[tuple[str, Bools]], otherwise: str, suggestion: str
-) -> Card | None:
+    run: Run, answers: Answers, parts: list[tuple[str, Bools]], otherwise: str, suggestion: str,
+    list_again: Callable[[Answers], list[tuple[str, Bools]]] | None = None,
+) -> Card | None:  # fmt: skip
     """Return the card if the right answers of one of these parts hardly count, and most others do: also those in
     the same groups, and those with the same marks that are as long, since a reward may need more than the answer.
+    `list_again` returns the parts of answers of all steps, which show since when.
     """
     equal, group = answers.equal, answers.rows.group
     marks, best = np.unique(answers.mark, return_inverse=True)[1], None
@@ -226,17 +235,37 @@ def _find_refused(
     bold = "**" if where.endswith("is in bold") else ""
     examples = dict.fromkeys(f"{bold}{answers.written[row]}{bold}" for row in np.flatnonzero(refused))
     shares = f"Of the right answers {otherwise}, {percent(float(answers.solved[others].mean()))} count"
+    spread = read_spread(run, answers.column) if list_again else answers
+    onset, began = _find_onset(spread, dict(list_again(spread)).get(where) if list_again else None)
     in_groups = f"; of those in the same groups, {answers.solved[same].sum():,} of {same.sum():,}" * bool(same.any())
     return Card(
         id="final_answers",
         title=f"{answers.solved[mine].sum()} of {mine.sum():,} right answers count {where}",
         cost=contrast.spread(run) * float(refused.mean()),
-        evidence=(tell_reading(answers), f"Such answers: {listed(list(examples))}.", f"{shares}{in_groups}."),
+        evidence=(tell_reading(answers), f"Such answers: {listed(list(examples))}.", f"{shares}{in_groups}.", *onset),
         suggestion=suggestion,
         **extent(run, answers, refused),
+        **began,
         is_setup=True,
         is_loss=False,
     )
+
+
+def _find_onset(spread: Answers, of: Bools | None) -> tuple[list[str], dict[str, Any]]:
+    """Return a sentence on these right answers before they hardly counted, and since when that is so, as fields of a
+    card; neither where some answers of all steps, the `spread`, do not show that.
+    """
+    if of is None:
+        return [], {}
+    mine = spread.equal & of
+    began = above(spread.rows.by_step(np.where(mine, ~spread.solved, np.nan)), 1 - _FEW)
+    before = mine & (spread.rows.step < (began["since_step"] or 0))
+    if before.sum() < ENOUGH:
+        return [], {}
+    counted = f"{spread.solved[before].sum()} of {before.sum()} such answers that were read counted"
+    return [f"Before step {began['since_step']:,}: {counted}."], {
+        name: began[name] for name in ("since_step", "since_range")
+    }
 
 
 def _differs_in_length(answers: Answers, mine: Bools) -> Bools:

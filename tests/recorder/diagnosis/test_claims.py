@@ -2391,6 +2391,15 @@ def in_form(case: Case) -> list[Rollout]:
     return [it for it in case.last if given(it) == right(it) and re.search(form, written(it))]
 
 
+def counted_before(case: Case, step: str) -> tuple[str, ...]:
+    """Return how many of those right answers of all steps that were read and came before a step count."""
+    every = case.run.rollouts
+    read = [every[place] for place in np.unique(np.linspace(0, len(every) - 1, 300).astype(int))]
+    early, case.last = case.last, [it for it in read if it.step < int(step)]
+    mine, case.last = in_form(case), early
+    return step, str(sum(map(case.solved, mine))), str(len(mine))
+
+
 def shown(case: Case) -> list[str]:
     """Return the answers in the form that the card names."""
     is_bold = "in bold" in case.card.title
@@ -2620,6 +2629,7 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if not lacks_reference(it))),
     ),
     "# of # right answers count where the answer @": counted,
+    "Before step #: # of # such answers that were read counted.": lambda c, step, *_: counted_before(c, step),
     "Out of turns, by eval: # # of its rollouts (after # turns).": lambda c, name, *_: (
         name, percent(fmean(it.is_hit for it in c.last if it.eval == name)),
         figure(fmean(len(it.turns) for it in c.last if it.is_hit)),
