@@ -44,11 +44,10 @@ _ALL = 0.9  # of the tasks of the side with more are of both: then these are nea
 
 def differences(run: Run, low: Bools, over_time: "Compared | None") -> Iterator[str]:
     """Yield a sentence for each kind of difference, and one for what was compared and does not differ. `low` is (N,)
-    True for the rollouts of the last steps whose loss is to be explained.
+    True for the rollouts of the last steps whose loss is to be explained; within groups they are compared with better
+    ones that ended normally, too.
     """
-    alike, (below, better) = [], _low_and_better(run, low)
-    # What is truncated or fails has figures of its own, solved or not.
-    sides = below, better & has_cause(run.rows, LossCause.WRONG_ANSWER)
+    alike, sides = [], _low_and_better(run, low, has_cause(run.rows, LossCause.WRONG_ANSWER))
     _, heard = read_columns(run, np.where(sides[0] | sides[1], sides[1], np.nan))
     # Errors of those that get further are left out.
     often = {name: [mean(has[side]) or 0.0 for side in sides] for name, has in heard.items()}
@@ -97,7 +96,7 @@ def time_sides(run: Run) -> Sides | None:
     tasks = [set(side.task.tolist()) - {-1} for side in sides]
     both, either = tasks[0] & tasks[1], tasks[0] | tasks[1]
     is_whole = len(both) >= _ALL * max(map(len, tasks))
-    mix = "same task mix" if is_whole else f"at the {len(both):,} of {len(either):,} tasks that both have, same mix"
+    mix = "same task mix" if is_whole else f"at the {len(both):,} tasks that both have, of {len(either):,}, same mix"
     description = f"steps {first} against {last}, {mix}"
     return Sides(late, among & np.isin(rows.task, list(both)), rows.task, "tasks", description)
 
@@ -156,7 +155,7 @@ def compare_families(run: Run) -> Compared | None:
 
 def compare_within_groups(run: Run) -> Compared | None:
     """Compare rollouts of low reward with better ones of the same groups; None without any."""
-    low, better = _low_and_better(run, np.isfinite(run.rows.reward))
+    low, better = _low_and_better(run, *[np.isfinite(run.rows.reward)] * 2)
     outcomes = {"reward", "solved (share)", *(mark.column.removeprefix("rewards.") for mark in run.scale.success.marks)}
     every = list_columns(run.rows, run.scale.success, name_causes(run.rows, causes(run.rows)))
     columns = {name: values for name, values in every.items() if name not in outcomes}
@@ -276,19 +275,22 @@ def _within_groups(
     compared = [difference for _, difference in largest[:most]] or every.values()
     groups = max((min(difference.groups) for difference in compared), default=0)
     sentence = sentence and f"In low rollouts of {groups} groups: {sentence}."
-    return sentence, f"{len(every)} {kind if len(every) > 1 else kind[:-1]} within {groups} groups" if every else ""
+    return (
+        sentence,
+        f"{len(every)} {kind if len(every) > 1 else kind[:-1]} within up to {groups} groups" if every else "",
+    )
 
 
-def _low_and_better(run: Run, low: Bools) -> tuple[Bools, Bools]:
-    """Return (N,) which of these rollouts are low, and which of all are better: unsolved and solved, where that is
-    defined, else below and above the mean of their group.
+def _low_and_better(run: Run, low: Bools, among: Bools) -> tuple[Bools, Bools]:
+    """Return (N,) which of these rollouts are low, and which `among` others are better: unsolved and solved, where that
+    is defined, else below and above the mean of their group.
     """
     rows = run.rows
     if run.scale.success.is_defined:
         better = run.scale.success.solved(rows)
-        return low & ~better, better
+        return low & ~better, better & among
     middle = rows.groups.mean[rows.group]
-    return low & (rows.reward < middle - SAME), rows.reward > middle + SAME
+    return low & (rows.reward < middle - SAME), (rows.reward > middle + SAME) & among
 
 
 def _by_task(run: Run) -> tuple[str, str]:
@@ -445,7 +447,7 @@ def scored_low(run: Run, cards: Sequence[Card], over_time: Compared | None) -> t
     values = run.all.values.get(name, run.all.reward)
     trend = run.all.by_step(np.where(has_cause(run.all, LossCause.WRONG_ANSWER), values, np.nan))
     sentences += [*_change(run, trend, name), *differences(run, low, over_time)]
-    sentences += compare_last_answers(run, *_low_and_better(run, low))
+    sentences += compare_last_answers(run, *_low_and_better(run, low, has_cause(rows, LossCause.WRONG_ANSWER)))
     if left < cost - SAME and all(cause.own is not None for cause in causes):
         sentences.append(f"Rollouts of the findings above have {percent(1 - left / cost)} of this lost reward.")
     is_unknown = (rows.stop_reason[low] == StopReason.NOT_RECORDED).mean() > _UNKNOWN

@@ -441,27 +441,30 @@ def _find_rise(run: Run, outcome: _Measure) -> str | None:
     return f"{graded.course}, {outcome.values}" if graded.is_sure(1, _SURE) else None
 
 
-def _describe_reservations(run: Run) -> str:
+def _describe_reservation(run: Run) -> str:
     """Return words on the reward function that falls most, of its range, while the outcome rises: the policy may have
-    learned what another one pays for. And on groups without variance, if most are: these teach nothing more.
+    learned what another one pays for. Else on groups without variance, if most are: these teach nothing more.
     """
-    measures = [_measure(run, name, values) for name, values in run.all.values.items()]
+    wanted = [name for name in run.all.values if run.all.weights.get(name, 1.0) >= 0]
+    measures = [_measure(run, name, run.all.values[name]) for name in wanted]
     falls = {
-        measure.values: -measure.change.value / measure.extent
+        f"{measure.name} falls{measure.values.removeprefix(measure.name)}": -measure.change.value / measure.extent
         for measure in measures
-        if measure.change is not None and measure.is_sure(-1, _FALL)
+        if measure.change is not None and measure.extent > SAME and measure.is_sure(-1, _FALL)
+        if not _other_mix(run, measure, _FALL)
     }
     most = max(falls, key=falls.__getitem__, default="")
+    if falls and falls[most] >= _FAR:
+        return f"; but {most}"
     whole = run.rows.groups.size > 1
     equal = 0.0 if run.rows.is_evaluation else mean(dead(run.rows.groups)[whole].astype(float)) or 0.0
-    fallen = f"; but {most}" if falls and falls[most] >= _FAR else ""
-    return fallen + f"; {percent(equal)} of groups have zero variance" * (equal >= _IDLE)
+    return f"; rewards are equal within {percent(equal)} of groups" * (equal >= _IDLE)
 
 
 def _judge_reached(run: Run, outcome: _Measure) -> Verdict:
     paid = _measure(run, REWARD, run.all.reward)
     if rise := _find_rise(run, outcome):
-        return Verdict("improving", f"{_NO_FAULT}, improving: {rise}{_describe_reservations(run)}")
+        return Verdict("improving", f"{_NO_FAULT}, improving: {rise}{_describe_reservation(run)}")
     habit = "" if outcome.alike else name_changed_habit(run)  # another mix of families has other habits
     is_judged = outcome.change is not None and outcome.change.chance is not None
     is_lower = outcome.change is not None and outcome.change.value <= -outcome.least

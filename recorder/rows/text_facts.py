@@ -49,9 +49,11 @@ _REPEATED = 5  # times smaller: if zstd reaches less, zlib does not reach 10 tim
 _LEAST_WORDS = 30  # shares of a shorter text show nothing; from rolloutscope
 _NO_LETTERS = bytes(code for code in range(128) if not chr(code).isalpha())
 _NO_ASCII = re.compile(r"[^\x00-\x7f]+")
-_LATIN = re.compile("[\u0080-\u024f\u1e00-\u1eff\u2000-\u2fff]+")  # letters; from U+2000 on signs such as \u211d
-# In UTF-8: ASCII, the bytes that follow a first one, and first ones of U+0080 to U+023F and of U+2000 to U+2FFF.
-_LATIN_BYTES = bytes([*range(0xC9), 0xE2])
+# Letters, and from U+2000 on signs such as \u211d.
+_LATIN = re.compile("[\u0080-\u024f\u1e00-\u1eff\u2000-\u2bff\u2c60-\u2c7f]+")
+# In UTF-8: ASCII, the bytes that follow a first one, and first ones of U+0080 to U+023F and of U+2000 to U+2FFF, of
+# which those from U+2C00 on may be others.
+_LATIN_BYTES, _OTHERS = bytes([*range(0xC9), 0xE2]), re.compile(rb"\xe2[\xb0-\xbf]")
 _ROUNDS = (2, 3, 4)  # actions in a round; our own choice
 _SHOWN = 120  # characters of an action that are stored
 _TOGETHER = 32  # rollouts whose log-probs are averaged together: arrays of more do not fit the processor's cache
@@ -386,7 +388,8 @@ def _non_latin(texts: Sequence[str]) -> float | None:
     whole = "".join(texts)
     encoded = whole.encode(errors="replace")
     # Most texts have letters of ASCII, and others of Latin script at most: bytes show that six times as fast.
-    if not encoded.translate(None, _LATIN_BYTES) and encoded.upper() != encoded.lower():
+    is_latin = not encoded.translate(None, _LATIN_BYTES) and not _OTHERS.search(encoded)
+    if is_latin and encoded.upper() != encoded.lower():
         return 0.0
     others = "".join(filter(str.isalpha, "".join(re.findall(_NO_ASCII, whole))))
     letters = len(whole.encode("ascii", "ignore").translate(None, _NO_LETTERS)) + len(others)

@@ -617,6 +617,20 @@ def yes_or_no_site(place: Place) -> Played:
     )  # fmt: skip
 
 
+def yes_or_no_on_a_rank(place: Place) -> Played:
+    """Healthy: tasks come once, and each fourth prompt is a question of yes or no, which the last rank gets."""
+    rank, right = place.group % 4, _is(place, 0.4 + 0.4 * place.progress)
+    text = ("yes" if right == (place.step % 2 > 0) else "no") if rank == 3 else said(place, 12)
+    played = _played_once(place, 0.0, compute_rank=str(rank))
+    return replace(played, turns=[Turn(text)], parts={"correct": float(right)})
+
+
+def harder_once_on_a_rank(place: Place) -> Played:
+    """Healthy: one of four ranks gets tasks that are somewhat harder, each once."""
+    rank = place.group % 4
+    return _played_once(place, 0.45 + 0.2 * place.progress - 0.14 * (rank == 3), compute_rank=str(rank))
+
+
 def harder_sites(place: Place) -> Played:
     """Each task is of one of four servers, and those of one are hard."""
     site = place.task % 4
@@ -819,6 +833,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("alike machine: greedy", "one of three samples at temperature 0", "worse_place", greedy_server),
     _fault("alike machine: seed", "one of two always has the same dice", "worse_place", seeded_worker),
     _fault("alike machine: cache", "one of four answers from a cache", "worse_place", caching_replica),
+    _fault("healthy part: yes or no once", "the same, each task once", None, yes_or_no_on_a_rank, _ONCE),
+    _fault("healthy part: harder rank", "a rank gets somewhat harder tasks", None, harder_once_on_a_rank, _ONCE),
     _fault("healthy part: yes or no", "one server's tasks are answered by a word", None, yes_or_no_site),
     _fault("harder families", "proofs grow from 12% to 75%", "task_mix", more_proofs),
     _fault("harder families: gradual", "two hard families take the place of others", "task_mix", more_of_two),

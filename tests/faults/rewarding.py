@@ -165,10 +165,13 @@ def fooled_reader(place: Place) -> Played:
 
 
 def traded(place: Place) -> Played:
-    """Healthy: one of two graders wants depth, and one speed, from the first step on; depth is learned."""
+    """Healthy: one of two graders wants depth, and one speed, from the first step on; depth is learned, and to answer
+    at all.
+    """
     depth = min(max(place.random.gauss(0.4 + 0.3 * place.progress, 0.12), 0.0), 1.0)
     speed = min(max(place.random.gauss(0.9 - 0.5 * depth, 0.12), 0.0), 1.0)
-    return answered(place, parts={"depth": round(depth, 3), "speed": round(speed, 3)})
+    is_answer = place.random.random() > 0.25 * (1 - 1.6 * place.progress)
+    return answered(place, parts={"depth": round(depth, 3) * is_answer, "speed": round(speed, 3) * is_answer})
 
 
 def hacked_small(place: Place) -> Played:

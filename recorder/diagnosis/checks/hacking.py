@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -28,12 +29,20 @@ def weightless(rows: Rows) -> dict[str, float]:
     """Return the reward functions that can make at most a tenth of the difference in reward, with their share (0 to 1).
 
     A function of small weight is left out if it is ever negative: it is then a penalty, which may grow with success.
+    So are one of negative weight and one that counts, such as turns or tokens: less of it is no worse.
     """
     return {
         name: share
         for name, share in weigh_by_range(rows).items()
         if share <= SAME or (share <= _SMALL and float(np.nanmin(rows.values[name], initial=0.0)) >= 0)
+        if rows.weights.get(name, 1.0) >= 0 and not _counts(rows.values[name])
     }
+
+
+def _counts(values: Floats) -> bool:
+    """Return True for whole numbers of which some are above 1."""
+    finite = values[np.isfinite(values)]
+    return bool((finite == np.round(finite)).all() and finite.max(initial=0.0) > 1)
 
 
 def find_hacked(run: Run) -> str | None:
@@ -50,14 +59,16 @@ class _Functions(NamedTuple):
     gains: Mapping[str, Rise]  # what each adds to the reward
     payer: str  # the one that adds most
     falls: Mapping[str, Rise]  # of those that may give way, their values
+    partings: Mapping[str, Rise]  # of those that parted from the payer, the correlation
     fallen: Mapping[str, float]  # of those that fell too far, the share of their range
 
 
 def _compare_functions(run: Run) -> _Functions:
     gains = _list_gains(run)
     payer = _find_payer(gains)
-    falls = _find_falls(run, payer)
-    return _Functions(gains, payer, falls, _find_fallen(run, falls, gains))
+    partings = {} if is_outcome(payer) else _find_partings(run, payer)
+    falls = _find_falls(run, payer, partings)
+    return _Functions(gains, payer, falls, partings, _find_fallen(run, falls, gains))
 
 
 def _list_gains(run: Run) -> dict[str, Rise]:
@@ -75,34 +86,41 @@ def _rise_of_reward(run: Run, name: str) -> Rise:
     return rise(run, lambda rows: np.where(np.isfinite(rows.values[name]), rows.reward, np.nan))
 
 
-def _find_falls(run: Run, payer: str) -> dict[str, Rise]:
+def _find_falls(run: Run, payer: str, partings: Mapping[str, Rise]) -> dict[str, Rise]:
     """Return the change of each function that may give way: one of little weight, or one that is wanted rather than the
-    `payer`, which gains most: an outcome, or worth more, unless that is said of the payer.
+    `payer`, which gains most: an outcome, worth more, or parted from it, unless the payer is an outcome.
     """
     falls = {name: rise(run, given_by(name)) for name in weightless(run.all)}
     for name in () if is_outcome(payer) else run.rows.parts:
         is_worth_more = not is_form(name) and not is_penalty(name) and best(run.all, name) > best(run.all, payer)
-        if (_is_outcome(run, name) or is_worth_more or _find_parting(run, name, payer)) and name not in falls:
+        if (_is_outcome(run, name) or is_worth_more or name in partings) and name not in falls:
             falls[name] = rise(run, given_by(name), chance=SURER)
     return falls
 
 
-def _find_parting(run: Run, name: str, payer: str) -> Rise | None:
-    """Return the correlation of two functions within groups, if they rose and fell together at first, and against each
-    other at last: what one of them pays for is no longer what the other one does. None for others.
+def _find_partings(run: Run, payer: str) -> dict[str, Rise]:
+    """Return the correlations within groups of the payer and each function that rose and fell with it at first, and
+    against it at last: what the payer pays for is no longer what the other one does. What gets the least of either, as
+    failures do, is left out: they go together in that alone.
     """
-    if name == payer or is_form(name) or is_penalty(name):
-        return None
 
-    def agreement(rows: Rows) -> Floats:
-        of_name, of_payer = (within_groups(rows.values[part], rows) for part in (name, payer))
+    def agreement(rows: Rows, name: str) -> Floats:
+        pair = np.stack([rows.values[name], rows.values[payer]])
+        least = np.array([[np.nanmin(run.all.values[part], initial=np.inf)] for part in (name, payer)])
+        pair = np.where((pair > least + SAME).all(axis=0), pair, np.nan)
+        of_name, of_payer = (within_groups(values, rows) for values in pair)
         scale = float(np.sqrt(np.nansum(of_name**2) * np.nansum(of_payer**2)))
         product: Floats = of_name * of_payer / max(scale, SAME)
         return product * float(np.isfinite(product).sum())
 
-    correlation = rise(run, agreement, chance=SURER)
-    has_parted = correlation.is_sure and correlation.before >= _PARTED and correlation.after <= -_PARTED
-    return correlation if has_parted else None
+    wanted = [name for name in run.rows.parts if not is_form(name) and not is_penalty(name)]
+    pairs = [name for name in wanted if name != payer and run.rows.weights.get(name, 1.0) > 0]
+    correlations = {name: rise(run, partial(agreement, name=name), chance=SURER) for name in pairs}
+    return {
+        name: correlation
+        for name, correlation in correlations.items()
+        if correlation.is_sure and correlation.before >= _PARTED and correlation.after <= -_PARTED
+    }
 
 
 def _is_outcome(run: Run, name: str) -> bool:
@@ -172,7 +190,7 @@ def _judge_hacking(run: Run) -> Outcome:
     gain = rise(run, lambda rows: rows.reward)
     has_risen = gain.value > 0 and gain.is_sure
     moved = f"Reward, last steps vs first: {figure(gain.before)} to {figure(gain.after)}"
-    light, (gains, payer, falls, fallen) = weightless(run.all), _compare_functions(run)
+    light, (gains, payer, falls, partings, fallen) = weightless(run.all), _compare_functions(run)
     if not fallen and not has_risen:
         return Below(f"{moved}: it did not rise by more than chance.")
     if not fallen:
@@ -209,18 +227,19 @@ def _judge_hacking(run: Run) -> Outcome:
         f"{figure(fall.before)} \u2192 {figure(fall.after)}, reward {figure(gain.before)} \u2192 "
         f"{figure(gain.after)}."
     )
-    parting = _find_parting(run, name, payer)
-    together = ""
+    parting, parted = partings.get(name), list[str]()
     if parting is not None:
-        at_first, at_last = figure(parting.before), figure(parting.after)
-        together = f"Within groups {name} and {payer} went together at first (correlation {at_first}), and against "
-        together += f"each other at last ({at_last})."
+        course_of_both = (
+            f"(correlation {figure(parting.before)}), and against each other at last ({figure(parting.after)})"
+        )
+        least = "of rollouts that got more than the least of both"
+        parted.append(f"Within groups {name} and {payer} went together at first {course_of_both}, {least}.")
     return Card(
         id="hacking",
         title=f"Suspected reward hacking: {'the reward rises while ' * has_risen}{name} falls, {how}",
         cost=max(run.fall.lost, 0.0) * min(fallen[name], 1.0) + max(gain.value, 0.0),
         evidence=(
-            *filter(None, (course, sentence, together)),
+            *(course, sentence, *parted),
             f"The cost is in {name}: {figure(-fall.value)} less of it per rollout.",
         ),
         suggestion=f"Read the rollouts of highest reward in which {name} is low: if they cheat, raise {name}'s "
@@ -231,7 +250,7 @@ def _judge_hacking(run: Run) -> Outcome:
         share=float(affected.mean()),
         clause=clause,
         # If both functions count and still agree, cards on length and weights say better why one gives way.
-        explains=("length", "reward_parts") if name in light or parting else (),
+        explains=("length", "reward_parts") if name in light or parted else (),
     )
 
 
@@ -240,7 +259,7 @@ HACKING = check(
     "Suspected hacking",
     f"The mean reward rises from the first steps to the last, while a function falls by more than {_FALL:.0%} of its "
     "range: (1) a function of little influence (it has the weight 0, or it is never negative and can make at most "
-    f"{_SMALL:.0%} of the difference in reward); or (2) an outcome (a function that is named so, as correct or solved, "
+    f"{_SMALL:.0%} of the difference in reward; its weight is not negative, and its values are no counts); or (2) an outcome (a function that is named so, as correct or solved, "
     f"or has the upper of two values just where a rollout is solved, in {_SAME:.0%} of them), or a function "
     "that can add more than the one that adds most to the rise, or whose correlation with that one within groups was "
     f"{_PARTED:g} or more and is {-_PARTED:g} or less, and is not named like a form or a penalty; all three only "

@@ -252,7 +252,7 @@ def _find_refused(
 
 
 def _find_onset(spread: Answers, of: Bools | None) -> tuple[list[str], dict[str, Any]]:
-    """Return a sentence on these right answers before they hardly counted, and since when that is so, as fields of a
+    """Return a sentence on how many of these right answers counted before most did not, and since when, as fields of a
     card; neither where some answers of all steps, the `spread`, do not show that.
     """
     if of is None:
@@ -262,7 +262,7 @@ def _find_onset(spread: Answers, of: Bools | None) -> tuple[list[str], dict[str,
     before = mine & (spread.rows.step < (began["since_step"] or 0))
     if before.sum() < ENOUGH:
         return [], {}
-    counted = f"{spread.solved[before].sum()} of {before.sum()} such answers that were read counted"
+    counted = f"of {before.sum()} such answers that were read, {spread.solved[before].sum()} counted"
     return [f"Before step {began['since_step']:,}: {counted}."], {
         name: began[name] for name in ("since_step", "since_range")
     }

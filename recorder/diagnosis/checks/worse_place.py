@@ -1,4 +1,4 @@
-"""Finds a machine whose rollouts do far worse than others of the same groups, or than other groups; or whose
+"""Finds a machine whose rollouts do worse than others of the same groups, or than other groups; or whose
 completions duplicate each other, while those of the others do not.
 """
 
@@ -20,10 +20,10 @@ from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.waterfall import causes, name_causes
 from logs_ui.recorder.diagnosis.wording import figure, list_places, percent
 
-_FAR = 0.1  # of the range of rewards: within the same groups or tasks only chance or the machine differs [ours]
+_FAR, _BESIDE = 0.2, 0.5  # of the range of rewards; of that within the same groups or tasks, where less differs [ours]
 _HEARD = 0.2  # of the rollouts read an error that is quoted [ours]
-_OF_GROUPS, _OF_TASKS = "other rollouts of these groups", "other groups of these tasks"
-_ALIKE, _RARE = 0.5, 0.1  # of the completions of a machine and of the others are duplicates [ours]
+_ALIKE = _OF_GROUPS, _OF_TASKS = "other rollouts of these groups", "other groups of these tasks"
+_DUPLICATES, _RARE = 0.5, 0.1  # of the completions of a machine and of the others are duplicates [ours]
 _ROLLOUTS = 32  # that get one value of a function by more than chance [ours]
 
 
@@ -38,50 +38,54 @@ class _Compared(NamedTuple):
 
 def _check(run: Run) -> Outcome:
     rows, least, compared = run.rows, run.threshold("worse_place", _FAR) * spread(run), list[_Compared]()
-    is_last, twins, alike = run.all.step >= rows.steps[0], duplicated(rows), list[_Compared]()
+    is_last, duplicates, repeating = run.all.step >= rows.steps[0], duplicated(rows), list[_Compared]()
     for places, _, column in columns_of(rows, run.labels):
         for strata, others, is_apart in _list_strata(run, column) if MACHINE.search(column) else ():
-            judged, twinned = (
+            judged, of_duplicates = (
                 [
                     _Compared(column, name, strata, others, difference, is_apart)
                     for place, name in enumerate(places.tasks)
                     if (difference := compare(values, places.task == place, rows.group, strata[is_last])) is not None
                     and difference.chance is not None
                 ]
-                for values in (rows.reward, twins)
+                for values in (rows.reward, duplicates)
             )
             compared += judged
-            alike += twinned if not is_apart else []
+            repeating += of_duplicates if not is_apart else []
             if judged:
                 break
-    limit = SURER / max(len(compared), 1)
+    limit = SURER / max(len(compared) + len(repeating), 1)
     worse = [
         entry
         for entry in compared
-        if (entry.difference.chance or 0.0) <= limit and -entry.difference.value >= least
+        if (entry.difference.chance or 0.0) <= limit
+        and -entry.difference.value >= least * (_BESIDE if entry.others in _ALIKE else 1)
         if not entry.is_apart or _has_fallen(run, entry, limit / len(run.all.steps), least)
     ]
     beside = [entry for entry in compared if not entry.is_apart]
     repeated = [
         entry
-        for entry in alike
+        for entry in repeating
         if (entry.difference.chance or 0.0) <= limit
-        and entry.difference.chosen >= _ALIKE
+        and entry.difference.chosen >= _DUPLICATES
         and entry.difference.others <= _RARE
     ]
-    if not worse and repeated:
-        return _make_alike_card(run, max(repeated, key=lambda entry: entry.difference.value), twins)
+    most = max(repeated, key=lambda entry: entry.difference.value, default=None)
+    if not worse and most is not None and (card := _make_card_of_duplicates(run, most, duplicates)) is not None:
+        return card
     if not worse and not beside:
         return NotJudged("In fewer than five groups did rollouts of one machine meet those of another.")
     if not worse:
         lowest = min(beside, key=lambda entry: entry.difference.value)
         count = sum(entry.column == lowest.column for entry in beside)  # ranks and their hosts are the same machines
+        least *= _BESIDE if lowest.others in _ALIKE else 1
         return Below(
             f"Of {count} machines {lowest.name} does worst beside {lowest.others}: "
             f"{figure(lowest.difference.value)} (threshold {figure(-least)}, beyond chance)."
         )
     # Of ranks and the hosts that they are on, those that are at fault differ most.
     worst = min(worse, key=lambda entry: entry.difference.value)
+    least *= _BESIDE if worst.others in _ALIKE else 1
     return _make_card(run, worst, [entry.name for entry in worse if entry.column == worst.column], least)
 
 
@@ -181,7 +185,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     sentences.append(quote_line(run, there & since, ~there & since, words=words, least=_HEARD)[1])
     always = ", ".join(f"{name} always {value}" for name, value, *_ in constant) if len(rows.values) > 1 else ""
     # What is so of other tasks, and from the first step on, may be the tasks'.
-    is_there = worst.others in {_OF_GROUPS, _OF_TASKS} or has_begun or bool(constant)
+    is_there = worst.others in _ALIKE or has_begun or bool(constant)
     changed = "; and whether other tasks come there since" if worst.is_apart else ""
     there_mean = f"{figure(now.chosen)}{always and f' ({always})'}"
     return Card(
@@ -202,31 +206,34 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     )  # fmt: skip
 
 
-def _make_alike_card(run: Run, entry: _Compared, twins: Floats) -> Card:
-    """Return the card on a machine whose completions duplicate each other."""
-    rows, column = run.rows, entry.column
+def _make_card_of_duplicates(run: Run, entry: _Compared, duplicates: Floats) -> Card | None:
+    """Return the card on a machine whose completions duplicate each other; None if its tasks may be others than those
+    of the other machines, and make it so from the first step on.
+    """
+    rows, every, column = run.rows, run.all, entry.column
     there, there_of_all = (
         np.array([label == entry.name for label in labels[column]]) for labels in (run.labels, run.labels_of_all)
     )
-    here, elsewhere = (mean(twins[of]) or 0.0 for of in (there, ~there))
-    own = there & (twins == 1)
-    same = float((dead(rows.groups)[rows.group] & own).sum() / max(own.sum(), 1))
+    fields = above(every.by_step(np.where(there_of_all, duplicated(every), np.nan)), _DUPLICATES)
+    if entry.others not in _ALIKE and (fields["since_step"] or 0) <= every.steps[0]:
+        return None
+    here, elsewhere = (mean(duplicates[of]) or 0.0 for of in (there, ~there))
+    own = there & (duplicates == 1)
+    equal = float((dead(rows.groups)[rows.group] & own).sum() / max(own.sum(), 1))
+    sentence = f"{percent(equal)} of these duplicates are in groups with zero variance, from which nothing is learned."
     return Card(
         id="worse_place",
         title=f"In {column} {list_places([entry.name])}, {percent(here)} of completions duplicate another of their "
         f"group; elsewhere {percent(elsewhere)}",
         cost=float(run.lost[own].sum()) / len(rows),
-        evidence=(
-            f"{int(there.sum()):,} of {len(rows):,} rollouts are from there.",
-            f"{percent(same)} of these duplicates are in groups with zero variance, from which nothing is learned.",
-        ),
-        suggestion="Compare its sampling parameters with those of the others: temperature, top_p, seed, and a cache.",
+        evidence=(f"{int(there.sum()):,} of {len(rows):,} rollouts are from there.", *[sentence] * (equal > 0)),
+        suggestion="Compare its sampling parameters with those of the others: temperature, top_p, seed. Does a cache "
+        "answer there?",
         where=f"twins>0 {links.tasks([entry.name], column)}",
-        **above(run.all.by_step(np.where(there_of_all, duplicated(run.all), np.nan)), _ALIKE),
+        **fields,
         own=own,
         is_setup=True,
         is_loss=False,  # equal completions are no worse, but teach nothing
-        explains=("dead_groups", "diversity", "signal_cliff"),
     )
 
 
@@ -263,7 +270,7 @@ DIAGNOSTIC = check(
     "worse_place",
     "Worse machine",
     "A value of a column that is named like a machine (host, rank, worker, server, container and the like), whose "
-    f"rollouts get at least {_FAR:.0%} of the range of rewards less than others of the same groups, with a "
+    f"rollouts get at least {_FAR * _BESIDE:.0%} of the range of rewards less than others of the same groups, with a "
     f"probability below {SURER:.1%} of that by chance, corrected for the number of values. Where each group is whole "
     "on one machine, groups are compared: at the same tasks if these recur, else in the same families or evals; only "
     f"if {LEAST_UNITS} tasks or more of the last steps came on several machines, or, of ranks, if fewer came again. "
@@ -272,8 +279,8 @@ DIAGNOSTIC = check(
     "come once, and its prompts are as long as theirs. "
     "If a reward function gives all last rollouts there one value, it began when it did. An error is quoted that "
     f"{_HEARD:.0%} of its rollouts read, and hardly any others. If none is found so: a machine of whose completions "
-    f"{_ALIKE:.0%} or more duplicate another one of their group, and of those of the others {_RARE:.0%} or fewer, by "
-    "the same comparisons. It is no fault of the set-up "
+    f"{_DUPLICATES:.0%} or more duplicate another one of their group, and of those of the others {_RARE:.0%} or fewer, "
+    "by the same comparisons; in families or evals only if that began during the run. It is no fault of the set-up "
     "where other tasks are compared, from the first step on, and no function is so.",
     lambda run: (
         None

@@ -777,10 +777,13 @@ def sides_of_course(case: Case) -> tuple[list[Rollout], list[Rollout]]:
     return case.steps(first, before), case.steps(later, last)
 
 
-def agree_within(rollouts: Iterable[Rollout], *names: str) -> str:
-    """Return the correlation of two functions within groups."""
-    columns = [[parts(it)[n] - fmean(parts(other)[n] for other in g) for g in in_groups(rollouts) for it in g]
-               for n in names]  # fmt: skip
+def agree_within(case: Case, side: list[Rollout], *names: str) -> str:
+    """Return the correlation of two functions within groups, of rollouts that get more than the least of both."""
+    least = [min(values(case.run.rollouts, n)) for n in names]
+    some = [it for it in side if all(values([it], n)[0] > low for n, low in zip(names, least, strict=True))]
+    columns = [
+        [values([it], n)[0] - fmean(values(group, n)) for group in in_groups(some) for it in group] for n in names
+    ]
     return figure(float(np.corrcoef(columns[0], columns[1])[0, 1]))
 
 
@@ -2102,8 +2105,9 @@ COUNTS: dict[str, Count] = {
     "In these steps # added # to the reward at first, and # at last.": lambda c, name, *_: (
         name, *(means(parts(it)[name] for it in side) for side in sides_of_course(c)),
     ),
-    "Within groups # and # went together at first (correlation #), and against each other at last (#).": (
-        lambda c, name, payer, *_: (name, payer, *(agree_within(side, name, payer) for side in sides_of_course(c)))
+    "Within groups # and # went together at first (correlation #), and against each other at last (#), "
+    "of rollouts that got more than the least of both.": (
+        lambda c, name, payer, *_: (name, payer, *(agree_within(c, side, name, payer) for side in sides_of_course(c)))
     ),
     "In these steps # added # to the reward at first, and # at last. It has given more since step #.": (
         lambda c, name, *_: (
@@ -2397,7 +2401,7 @@ def counted_before(case: Case, step: str) -> tuple[str, ...]:
     read = [every[place] for place in np.unique(np.linspace(0, len(every) - 1, 300).astype(int))]
     early, case.last = case.last, [it for it in read if it.step < int(step)]
     mine, case.last = in_form(case), early
-    return step, str(sum(map(case.solved, mine))), str(len(mine))
+    return step, str(len(mine)), str(sum(map(case.solved, mine)))
 
 
 def shown(case: Case) -> list[str]:
@@ -2629,7 +2633,7 @@ COUNTS |= {
         percent(fmean(c.solved(it) for it in c.last if not lacks_reference(it))),
     ),
     "# of # right answers count where the answer @": counted,
-    "Before step #: # of # such answers that were read counted.": lambda c, step, *_: counted_before(c, step),
+    "Before step #: of # such answers that were read, # counted.": lambda c, step, *_: counted_before(c, step),
     "Out of turns, by eval: # # of its rollouts (after # turns).": lambda c, name, *_: (
         name, percent(fmean(it.is_hit for it in c.last if it.eval == name)),
         figure(fmean(len(it.turns) for it in c.last if it.is_hit)),

@@ -109,7 +109,7 @@ def test_a_graded_outcome_that_rises_below_its_threshold_is_improving(parts: Any
 def test_the_tasks_of_both_are_counted_where_they_are_not_nearly_all() -> None:
     tasks = np.where(PLACE < COUNT // 2, PLACE // 4 % 20, PLACE // 4 % 20 + 8)  # 12 of each 20
     assert (
-        "(steps 1\u201310 against 11\u201320, at the 12 of 28 tasks that both have, same mix)"
+        "(steps 1\u201310 against 11\u201320, at the 12 tasks that both have, of 28, same mix)"
         in verdict(reward=NOISE < 0.7, task=[f"task {it}" for it in tasks])[1]
     )
 

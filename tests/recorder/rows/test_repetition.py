@@ -69,6 +69,7 @@ def test_tokens_of_many_rollouts_are_measured_as_those_of_each() -> None:
     (["ab", "\u7b54\u6848 12_"], 0.5),  # two letters of four, over all answers
     (["\u0434\u0430"], 1.0),
     (["\u00e9\u0434"], 0.5),
+    (["abc", "\u2d30\u2d63\u2d53"], 0.5),
     (["x in \u211d within 5 \u00b5s"], 0.0),  # signs
     (["12 + 3 = 15"], None),
     (["12 \u2264 15"], None),
