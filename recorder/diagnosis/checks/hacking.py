@@ -259,7 +259,8 @@ HACKING = check(
     "Suspected hacking",
     f"The mean reward rises from the first steps to the last, while a function falls by more than {_FALL:.0%} of its "
     "range: (1) a function of little influence (it has the weight 0, or it is never negative and can make at most "
-    f"{_SMALL:.0%} of the difference in reward; its weight is not negative, and its values are no counts); or (2) an outcome (a function that is named so, as correct or solved, "
+    f"{_SMALL:.0%} of the difference in reward; its weight is not negative, and its values are no counts); "
+    "or (2) an outcome (a function that is named so, as correct or solved, "
     f"or has the upper of two values just where a rollout is solved, in {_SAME:.0%} of them), or a function "
     "that can add more than the one that adds most to the rise, or whose correlation with that one within groups was "
     f"{_PARTED:g} or more and is {-_PARTED:g} or less, and is not named like a form or a penalty; all three only "
