@@ -1,5 +1,7 @@
 """Holds rewards against functions and weights, groups against prompts, and evaluations against the training."""
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from logs_ui.recorder.audit.finding import Check, Found, Looked
@@ -20,6 +22,11 @@ def _look_at_groups(recorded: Recorded) -> Looked:
     return Looked(int(compared.sum()), [Found("groups_mixed", mixed), Found("groups_size", large)])
 
 
+def _list_weights(recorded: Recorded, weights: Mapping[int, float]) -> str:
+    """Write weights by the index of their function."""
+    return ", ".join(f"{figure(weight)} for {recorded.names[i]}" for i, weight in weights.items())
+
+
 def _look_at_sums(recorded: Recorded) -> Looked:
     is_known = np.isfinite(recorded.reward) & np.isfinite(recorded.weights).any(1)
     if "reward_weights" not in recorded.config or not is_known.any():
@@ -32,9 +39,13 @@ def _look_at_sums(recorded: Recorded) -> Looked:
     changes = bool(np.ptp(recorded.weights[is_known][:, functions], 0).max() > _SUM)
     if len(configured) == len(functions) and not changes:
         differs = is_known & (np.abs(recorded.weights[:, functions] - np.array(configured, np.float64)) > _SUM).any(1)
-        arguments = ", ".join(
-            f"{figure(weight)} for {recorded.names[i]}" for i, weight in zip(functions, configured, strict=True)
-        )
+        arguments = _list_weights(recorded, dict(zip(functions, configured, strict=True)))
+    if differs.any():
+        newest = recorded.weights[np.flatnonzero(differs)[-1]]
+        others = {
+            i: newest[i] for i, weight in zip(functions, configured, strict=True) if abs(newest[i] - weight) > _SUM
+        }
+        arguments += f"; the newest of these have {_list_weights(recorded, others)}"
     faults = [Found("reward_sum", odd), Found("reward_weights", differs, f"The arguments ask for {arguments}.")]
     return Looked(int(is_known.sum()), faults, note="The weights change during the run." * changes)
 

@@ -193,6 +193,11 @@ def fit_slope(run: Run, values: Floats) -> Difference | None:
     return Difference(middle + half, middle - half, (moving, moving), t, student_tail(t, moving - tasks))
 
 
-def given_by(function: str, weight: float = 1.0) -> Callable[[Rows], Floats]:
-    """Return what `rise` takes for the values of a reward function, times a weight."""
-    return lambda rows: weight * rows.values[function]
+def given_by(function: str) -> Callable[[Rows], Floats]:
+    """Return what `rise` takes for the values of a reward function."""
+    return lambda rows: rows.values[function]
+
+
+def added_by(function: str) -> Callable[[Rows], Floats]:
+    """Return what `rise` takes for what a reward function adds to the reward: values, each times its weight then."""
+    return lambda rows: rows.parts[function]

@@ -16,7 +16,7 @@ from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.growing_answers import TIMES, find_growth
 from logs_ui.recorder.diagnosis.checks.one_figure import FEW, Follows, R, follows
 from logs_ui.recorder.diagnosis.checks.reward_functions import part_of
-from logs_ui.recorder.diagnosis.contrast import given_by, rise
+from logs_ui.recorder.diagnosis.contrast import added_by, given_by, rise
 from logs_ui.recorder.diagnosis.measures import TOKENS, lengths, mean, shares
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
@@ -312,7 +312,7 @@ def _paid_beside(run: Run, limit: float) -> tuple[str, float, float, float] | No
         return None
     bonuses = []
     for name, part in run.rows.parts.items():
-        r, gain = correlation(run.rows, part), rise(run, given_by(name, run.rows.weights.get(name, 1.0)))
+        r, gain = correlation(run.rows, part), rise(run, added_by(name))
         if r >= limit and gain.is_sure and gain.value > 0:
             bonuses.append((name, r, share.get(name, 0.0), gain.value))
     return max(bonuses, key=lambda bonus: bonus[3], default=None)

@@ -8,7 +8,7 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.repeats import repeating
-from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, Rise, given_by, rise, spread
+from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, Rise, added_by, rise, spread
 from logs_ui.recorder.diagnosis.largest_differences import time_sides
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
 from logs_ui.recorder.diagnosis.measures import correlation, lengths
@@ -141,7 +141,7 @@ def _find_charge(run: Run) -> _Charge | None:
     tokens, charges = lengths(run.rows), list[_Charge]()
     for name, part in run.rows.parts.items():
         if correlation(run.rows, part, tokens) <= _CHARGES and is_penalty(run.all, name):
-            change: Rise = rise(run, given_by(name, run.rows.weights.get(name, 1.0)))
+            change: Rise = rise(run, added_by(name))
             charges += [_Charge(name, -change.value)] if change.is_sure and change.value < 0 else []
     return max(charges, key=lambda charge: charge.more, default=None)
 

@@ -11,7 +11,7 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.reward_functions import list_units, make_whole
-from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, Rise, given_by, rise
+from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, Rise, added_by, given_by, rise
 from logs_ui.recorder.diagnosis.measures import best, extent, weigh_by_range, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows
 from logs_ui.recorder.diagnosis.success import is_form, is_outcome, is_penalty, levels
@@ -73,7 +73,7 @@ def _compare_functions(run: Run) -> _Functions:
 
 def _list_gains(run: Run) -> dict[str, Rise]:
     """Return the change of what each function adds to the reward."""
-    return {name: rise(run, given_by(name, run.rows.weights.get(name, 1.0)), chance=SURER) for name in run.rows.parts}
+    return {name: rise(run, added_by(name), chance=SURER) for name in run.rows.parts}
 
 
 def _find_payer(gains: Mapping[str, Rise]) -> str:
@@ -211,9 +211,10 @@ def _judge_hacking(run: Run) -> Outcome:
         how = f"and {payer} rises instead"
         first, last = figure(gains[payer].before), figure(gains[payer].after)
         sentence = f"In these steps {payer} added {first} to the reward at first, and {last} at last."
-        if (payer_weight := run.rows.weights.get(payer, 1.0)) > 0:
+        if run.rows.weights.get(payer, 1.0) > 0:
             # Some miss the outcome as before: those that get what is paid in its place are meant.
-            middle = (gains[payer].before + gains[payer].after) / 2 / payer_weight
+            values = rise(run, given_by(payer))
+            middle = (values.before + values.after) / 2
             affected &= run.rows.values[payer] >= middle
             where += f" {links.rewards(payer)}>={middle:.6g}"
             clause += f" and {payer} at {figure(middle)} or more"

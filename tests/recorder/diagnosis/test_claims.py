@@ -299,7 +299,7 @@ def stopped(case: Case, name: str) -> list[Rollout]:
 
 def all_fail(case: Case, *_: str) -> tuple[str, ...]:
     equal = [group for group in case.groups if is_equal(group)]
-    failed = sum(not all(case.solved(it) for it in group if reward(it) is not None) for group in equal)
+    failed = sum(not any(map(case.solved, group)) for group in equal)
     return str(failed), str(len(equal)), str(len(equal) - failed)
 
 

@@ -50,7 +50,7 @@ OUTWEIGHED = ("format outweighs: by size", "format outweighs: never right")
 OF_FUNCTIONS = ("dead function", "function at 0", "failing judge", "lost format")
 OF_TEXTS = ("empty table", "never matches", "final answers", "refused form", "no reference", "seldom source",
             "unread form", "unread shape", "unread answers", "unnamed reference", "several candidates",
-            "unpaid answers", "shared state", "one of several")  # fmt: skip
+            "unpaid answers", "shared state")  # fmt: skip
 FLAT = ("trl", "verl", "nemo-rl")  # prompts and completions, without turns
 OTHERWISE: dict[tuple[str, str], str | None] = {
     **dict.fromkeys(itertools.product(OF_FUNCTIONS, ["verl", "nemo-rl"]), None),  # which have one reward
@@ -62,9 +62,11 @@ OTHERWISE: dict[tuple[str, str], str | None] = {
         itertools.product(["invented answers", "failing observation", "covered buttons"], FLAT), "new_habit"
     ),
     **dict.fromkeys(
-        itertools.product(["frozen screens", "invented observations"], ["trl", "nemo-rl"]), "degenerate_text"
+        itertools.product(["frozen screens", "invented observations", "one of several"], ["trl", "nemo-rl"]),
+        "degenerate_text",
     ),
-    **dict.fromkeys(itertools.product(["frozen screens", "invented observations"], ["verl"]), None),
+    **dict.fromkeys(itertools.product(["frozen screens", "invented observations", "one of several"], ["verl"]), None),
+    **dict.fromkeys(itertools.product(["habit: limits"], FLAT), None),  # stands in calls of tools
     ("no_room", "atif"): "truncation",
     **dict.fromkeys(itertools.product(["wrong grouping, trained"], ["verifiers", "atif", "eval-protocol"]), "wiring"),
     **dict.fromkeys(itertools.product(["wrong grouping, trained"], ["trl", "nemo-rl"]), None),
