@@ -65,6 +65,12 @@ def test_rewards_groups_and_evaluations(recorded: Recorded, named: list[tuple[st
     assert [(it.id, it.first) for it in audit_rows(recorded, "r").findings] == named
 
 
+def test_weights_that_differ_are_told() -> None:
+    (finding,) = audit_rows(changed(config={"reward_weights": None}), "r").findings
+    expected = "The arguments ask for 1 for right, 1 for format; the newest of these have 0.5 for format."
+    assert finding.evidence == expected
+
+
 def test_a_missing_mask_is_told_with_its_share_of_the_tokens() -> None:
     tokens = [Seen({"Mask": ["mask_missing"]}, trained=30, inserted=25), Seen({"Mask": []}, trained=10)] * 4
     (finding,) = audit_rows(changed(tokens=tokens), "r").findings

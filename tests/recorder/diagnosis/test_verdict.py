@@ -52,6 +52,24 @@ def test_the_verdict_says_what_was_measured(columns: Any, name: str, said: str) 
     assert found[1].startswith(said)
 
 
+FALLING = 0.8 - 0.4 * PLACE / COUNT + 0.1 * NOISE[::-1]
+LATE = PLACE >= COUNT // 2
+RARE = np.where(PLACE % 107 == 0, 0.1, 0.0) * LATE  # less than one rollout in a hundred
+
+
+@pytest.mark.parametrize(("parts", "weights", "said"), [
+    ({"correct": RISING, "brief": FALLING}, {}, "; but brief falls 0.748 \u2192 0.549"),
+    ({"correct": RISING, "calls": FALLING}, {"calls": -0.1}, ""),  # fewer are wanted
+    ({"correct": RISING, "slip": -RARE}, {}, ""),
+    ({"correct": np.where(LATE, PLACE // 4 % 8 > 0, RISING)}, {}, "; rewards are equal within 100% of groups"),
+])  # fmt: skip
+def test_an_improving_run_has_one_reservation(parts: Any, weights: dict[str, float], said: str) -> None:
+    reward = sum(values * weights.get(name, 1.0) for name, values in parts.items())
+    name, text = verdict(reward=reward, parts=parts, weights={name: weights.get(name, 1.0) for name in parts})
+    assert name == "improving"
+    assert text.endswith(f", same task mix){said}")
+
+
 def test_a_fall_from_what_was_learned_to_the_first_level_is_told() -> None:
     step = np.arange(1920) // 32 + 1
     chance = np.where((step > 10) & (step <= 30), 0.85, 0.55)
