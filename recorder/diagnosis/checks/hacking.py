@@ -100,14 +100,14 @@ def _find_falls(run: Run, payer: str, partings: Mapping[str, Rise]) -> dict[str,
 
 def _find_partings(run: Run, payer: str) -> dict[str, Rise]:
     """Return the correlations within groups of the payer and each function that rose and fell with it at first, and
-    against it at last: what the payer pays for is no longer what the other one does. What gets the least of either, as
-    failures do, is left out: they go together in that alone.
+    against it at last: what the payer pays for is no longer what the other one does. Rollouts that get the least of
+    both, as failures do, are left out: the functions may go together in these alone.
     """
 
     def agreement(rows: Rows, name: str) -> Floats:
         pair = np.stack([rows.values[name], rows.values[payer]])
         least = np.array([[np.nanmin(run.all.values[part], initial=np.inf)] for part in (name, payer)])
-        pair = np.where((pair > least + SAME).all(axis=0), pair, np.nan)
+        pair = np.where(np.isfinite(pair).all(axis=0) & (pair > least + SAME).any(axis=0), pair, np.nan)
         of_name, of_payer = (within_groups(values, rows) for values in pair)
         scale = float(np.sqrt(np.nansum(of_name**2) * np.nansum(of_payer**2)))
         product: Floats = of_name * of_payer / max(scale, SAME)
@@ -233,7 +233,7 @@ def _judge_hacking(run: Run) -> Outcome:
         course_of_both = (
             f"(correlation {figure(parting.before)}), and against each other at last ({figure(parting.after)})"
         )
-        least = "of rollouts that got more than the least of both"
+        least = "without rollouts that got the least of both"
         parted.append(f"Within groups {name} and {payer} went together at first {course_of_both}, {least}.")
     return Card(
         id="hacking",

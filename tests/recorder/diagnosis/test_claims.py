@@ -778,9 +778,9 @@ def sides_of_course(case: Case) -> tuple[list[Rollout], list[Rollout]]:
 
 
 def agree_within(case: Case, side: list[Rollout], *names: str) -> str:
-    """Return the correlation of two functions within groups, of rollouts that get more than the least of both."""
+    """Return the correlation of two functions within groups, without rollouts that get the least of both."""
     least = [min(values(case.run.rollouts, n)) for n in names]
-    some = [it for it in side if all(values([it], n)[0] > low for n, low in zip(names, least, strict=True))]
+    some = [it for it in side if any(values([it], n)[0] > low for n, low in zip(names, least, strict=True))]
     columns = [
         [values([it], n)[0] - fmean(values(group, n)) for group in in_groups(some) for it in group] for n in names
     ]
@@ -2106,7 +2106,7 @@ COUNTS: dict[str, Count] = {
         name, *(means(parts(it)[name] for it in side) for side in sides_of_course(c)),
     ),
     "Within groups # and # went together at first (correlation #), and against each other at last (#), "
-    "of rollouts that got more than the least of both.": (
+    "without rollouts that got the least of both.": (
         lambda c, name, payer, *_: (name, payer, *(agree_within(c, side, name, payer) for side in sides_of_course(c)))
     ),
     "In these steps # added # to the reward at first, and # at last. It has given more since step #.": (
