@@ -303,18 +303,27 @@ def _by_column(run: Run) -> tuple[str, str]:
     """Compare each rank, and each value of a dataset's column, with all others; tell of the surest of these columns."""
     columns = columns_of(run.rows, run.labels)
     compared = [_by_place(run, *column, columns=len(columns)) for column in columns]
-    findings = [outcome for outcome in compared if outcome[0]]
+    findings = [(outcome, name) for outcome, (*_, name) in zip(compared, columns, strict=True) if outcome[0]]
     count = sum(bool(outcome[1]) for outcome in compared)
-    return min(findings, key=lambda outcome: outcome[2])[
-        0
-    ] if findings else "", f"{count} columns of the dataset" if count else ""
+    surest = min(findings, key=lambda pair: pair[0][2], default=None)
+    sentence = "" if surest is None else surest[0][0] + _tell_fall(run, surest[1], surest[0][3])
+    return sentence, f"{count} columns of the dataset" if count else ""
 
 
-def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) -> tuple[str, str, float]:
+def _tell_fall(run: Run, column: str, names: Sequence[str]) -> str:
+    """Say since when rollouts that ended normally get less at these values of a column; "" if they do not."""
+    there = has_cause(run.all, LossCause.WRONG_ANSWER) & np.isin(np.array(run.labels_of_all[column], object), names)
+    point = change(trend := run.all.by_step(np.where(there, run.all.reward, np.nan)))
+    if run.scale.units or point is None or point.after >= point.before:
+        return ""
+    return f" There it fell from {figure(point.before)} to {figure(point.after)} at step {trend[point.place][0]:,}."
+
+
+def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) -> tuple[str, str, float, list[str]]:
     """Compare the mean rewards of rollouts that ended normally: those of each of `rows.tasks` with all others. Others
     may get still less, in too few groups to tell. If best rewards differ by environment, losses are compared, as shares
     of these.
-    `columns`: as many kinds of places are compared. The last value is the least probability by chance.
+    `columns`: as many kinds of places are compared. The last values are the least probability by chance, and the names.
     """
     ended = (rows.task >= 0) & np.isfinite(rows.reward) & has_cause(rows, LossCause.WRONG_ANSWER)
     name, sign, values, extent = "mean reward", 1, rows.reward, spread(run)
@@ -326,7 +335,7 @@ def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) ->
     task, reward = rows.task[ended], values[ended]
     compared, places = _compare_each(task, reward, units[ended], len(rows.tasks))
     if not compared:
-        return "", "", 1.0
+        return "", "", 1.0, []
     chances = [1.0 if difference.chance is None else difference.chance * columns for difference in compared.values()]
     limit = chance_limit(chances + [1.0] * (places - len(chances)))
     lowest = [
@@ -335,11 +344,16 @@ def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) ->
         if difference.chance is not None and difference.chance * columns <= limit and -difference.value >= _LOW * extent
     ][:_PLACES]
     if not lowest:
-        return "", f"{len(compared)} {kind}" + ("" if places == len(compared) else f" of {places}"), 1.0
+        return "", f"{len(compared)} {kind}" + ("" if places == len(compared) else f" of {places}"), 1.0, []
     others = means((~np.isin(task, lowest)).astype(int), reward, 2)[1]
     names = listed([f"{rows.tasks[place]} ({name} {figure(sign * compared[place].chosen)})" for place in lowest])
     elsewhere = f"elsewhere it is {figure(sign * float(others))}"  # all places cannot be below the others
-    return f"By {kind}, rollouts that ended normally lose more in {names}; {elsewhere}.", "", min(chances)
+    return (
+        f"By {kind}, rollouts that ended normally lose more in {names}; {elsewhere}.",
+        "",
+        min(chances),
+        [rows.tasks[place] for place in lowest],
+    )
 
 
 def _compare_each(task: Ints, values: Floats, units: Ints, count: int) -> tuple[dict[int, Difference], int]:

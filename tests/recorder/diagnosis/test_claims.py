@@ -1153,6 +1153,20 @@ def lose_more_by(case: Case, column: str, text: str, _elsewhere: str) -> tuple[s
     return column, *more_lost(mine, names, text)
 
 
+def lose_more_since(case: Case, column: str, text: str, elsewhere: str, *groups: str) -> tuple[str, ...]:
+    names = re.findall(r"(?:^| and |, )(.+?) \(mean reward", text)
+    there = [it for it in case.run.rollouts if ended(it) and it.metadata[column] in names]
+    levels = [
+        fmean(
+            fmean(rewards(mine))
+            for mine in grouped(there, lambda it: it.step)
+            if (mine[0].step < int(groups[2])) is side
+        )
+        for side in (True, False)
+    ]
+    return *lose_more_by(case, column, text, elsewhere), *map(figure, levels), groups[2]
+
+
 def fell(case: Case, name: str, *groups: str) -> tuple[str, ...]:
     """Return the levels before and since a step, each step counting once."""
     steps = [
@@ -2289,6 +2303,8 @@ COUNTS: dict[str, Count] = {
         )
     )[:3],
     "By metadata.#, rollouts that ended normally lose more in @; elsewhere it is #.": lose_more_by,
+    "By metadata.#, rollouts that ended normally lose more in @; elsewhere it is #. There it fell from # to # at step "
+    "#.": lose_more_since,
     "In metadata.# @ the mean reward is #; that of other {rollouts of these groups|groups[ of these families]} "
     "is #": (
         lambda c, column, names, *_: (column, names, *of_machine(c, column, names))
