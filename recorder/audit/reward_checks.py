@@ -35,16 +35,15 @@ def _look_at_sums(recorded: Recorded) -> Looked:
     odd = is_known & (np.abs(recorded.reward - np.nansum(parts, 1)) > _SUM * (1 + np.nansum(np.abs(parts), 1)))
     functions = np.flatnonzero(np.isfinite(recorded.weights[is_known]).any(0)).tolist()
     configured = recorded.config["reward_weights"] or [1.0] * len(functions)
-    differs, arguments = np.zeros(len(is_known), bool), ""
+    differs, arguments, asked = np.zeros(len(is_known), bool), "", dict[int, float]()
     changes = bool(np.ptp(recorded.weights[is_known][:, functions], 0).max() > _SUM)
     if len(configured) == len(functions) and not changes:
         differs = is_known & (np.abs(recorded.weights[:, functions] - np.array(configured, np.float64)) > _SUM).any(1)
-        arguments = _list_weights(recorded, dict(zip(functions, configured, strict=True)))
+        asked = dict(zip(functions, configured, strict=True))
+        arguments = _list_weights(recorded, asked)
     if differs.any():
         newest = recorded.weights[np.flatnonzero(differs)[-1]]
-        others = {
-            i: newest[i] for i, weight in zip(functions, configured, strict=True) if abs(newest[i] - weight) > _SUM
-        }
+        others = {i: newest[i] for i, weight in asked.items() if abs(newest[i] - weight) > _SUM}
         arguments += f"; the newest of these have {_list_weights(recorded, others)}"
     faults = [Found("reward_sum", odd), Found("reward_weights", differs, f"The arguments ask for {arguments}.")]
     return Looked(int(is_known.sum()), faults, note="The weights change during the run." * changes)

@@ -155,7 +155,8 @@ def compare_families(run: Run) -> Compared | None:
 
 def compare_within_groups(run: Run) -> Compared | None:
     """Compare rollouts of low reward with better ones of the same groups; None without any."""
-    low, better = _low_and_better(run, *[np.isfinite(run.rows.reward)] * 2)
+    has_reward = np.isfinite(run.rows.reward)
+    low, better = _low_and_better(run, has_reward, has_reward)
     outcomes = {"reward", "solved (share)", *(mark.column.removeprefix("rewards.") for mark in run.scale.success.marks)}
     every = list_columns(run.rows, run.scale.success, name_causes(run.rows, causes(run.rows)))
     columns = {name: values for name, values in every.items() if name not in outcomes}
@@ -265,8 +266,7 @@ def _within_groups(
 ) -> tuple[str, str]:
     """Compare low rollouts with better ones of the same groups."""
     group = run.rows.group
-    every, limit = _compare_columns(columns, low, group, group, low | better)
-    largest = _most_different(columns, every, limit)
+    largest, every = find_largest(columns, low, group, group, low | better)
     sentence = "; ".join(
         f"{name} {write_value(difference.chosen, name)}, in better ones {write_value(difference.others, name)}"
         f"{_write_filter(name, difference)}"
@@ -303,10 +303,10 @@ def _by_column(run: Run) -> tuple[str, str]:
     """Compare each rank, and each value of a dataset's column, with all others; tell of the surest of these columns."""
     columns = columns_of(run.rows, run.labels)
     compared = [_by_place(run, *column, columns=len(columns)) for column in columns]
-    findings = [(outcome, name) for outcome, (*_, name) in zip(compared, columns, strict=True) if outcome[0]]
-    count = sum(bool(outcome[1]) for outcome in compared)
-    surest = min(findings, key=lambda pair: pair[0][2], default=None)
-    sentence = "" if surest is None else surest[0][0] + _tell_fall(run, surest[1], surest[0][3])
+    findings = [(outcome, name) for outcome, (*_, name) in zip(compared, columns, strict=True) if outcome.sentence]
+    count = sum(bool(outcome.compared) for outcome in compared)
+    surest = min(findings, key=lambda pair: pair[0].chance, default=None)
+    sentence = "" if surest is None else surest[0].sentence + _tell_fall(run, surest[1], surest[0].names)
     return sentence, f"{count} columns of the dataset" if count else ""
 
 
@@ -319,11 +319,20 @@ def _tell_fall(run: Run, column: str, names: Sequence[str]) -> str:
     return f" There it fell from {figure(point.before)} to {figure(point.after)} at step {trend[point.place][0]:,}."
 
 
-def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) -> tuple[str, str, float, list[str]]:
+class _Lower(NamedTuple):
+    """Says which places of a kind lose more, or how many were compared; neither if none could be."""
+
+    sentence: str = ""
+    compared: str = ""
+    chance: float = 1.0  # the least probability by chance
+    names: Sequence[str] = ()  # of the places that lose more
+
+
+def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) -> _Lower:
     """Compare the mean rewards of rollouts that ended normally: those of each of `rows.tasks` with all others. Others
     may get still less, in too few groups to tell. If best rewards differ by environment, losses are compared, as shares
     of these.
-    `columns`: as many kinds of places are compared. The last values are the least probability by chance, and the names.
+    `columns`: as many kinds of places are compared.
     """
     ended = (rows.task >= 0) & np.isfinite(rows.reward) & has_cause(rows, LossCause.WRONG_ANSWER)
     name, sign, values, extent = "mean reward", 1, rows.reward, spread(run)
@@ -335,7 +344,7 @@ def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) ->
     task, reward = rows.task[ended], values[ended]
     compared, places = _compare_each(task, reward, units[ended], len(rows.tasks))
     if not compared:
-        return "", "", 1.0, []
+        return _Lower()
     chances = [1.0 if difference.chance is None else difference.chance * columns for difference in compared.values()]
     limit = chance_limit(chances + [1.0] * (places - len(chances)))
     lowest = [
@@ -344,16 +353,12 @@ def _by_place(run: Run, rows: Rows, units: Ints, kind: str, columns: int = 1) ->
         if difference.chance is not None and difference.chance * columns <= limit and -difference.value >= _LOW * extent
     ][:_PLACES]
     if not lowest:
-        return "", f"{len(compared)} {kind}" + ("" if places == len(compared) else f" of {places}"), 1.0, []
+        return _Lower(compared=f"{len(compared)} {kind}" + ("" if places == len(compared) else f" of {places}"))
     others = means((~np.isin(task, lowest)).astype(int), reward, 2)[1]
     names = listed([f"{rows.tasks[place]} ({name} {figure(sign * compared[place].chosen)})" for place in lowest])
     elsewhere = f"elsewhere it is {figure(sign * float(others))}"  # all places cannot be below the others
-    return (
-        f"By {kind}, rollouts that ended normally lose more in {names}; {elsewhere}.",
-        "",
-        min(chances),
-        [rows.tasks[place] for place in lowest],
-    )
+    sentence = f"By {kind}, rollouts that ended normally lose more in {names}; {elsewhere}."
+    return _Lower(sentence, "", min(chances), [rows.tasks[place] for place in lowest])
 
 
 def _compare_each(task: Ints, values: Floats, units: Ints, count: int) -> tuple[dict[int, Difference], int]:
@@ -371,10 +376,10 @@ def _compare_each(task: Ints, values: Floats, units: Ints, count: int) -> tuple[
 
 def find_largest(
     columns: Mapping[str, Floats], chosen: Bools, units: Ints, strata: Ints | None, among: Bools
-) -> tuple[list[tuple[str, Difference]], list[str]]:
-    """Return the differences that are surest, and the names of the columns that could be compared."""
+) -> tuple[list[tuple[str, Difference]], dict[str, Difference]]:
+    """Return the differences that are surest, and those of all columns that could be compared."""
     every, limit = _compare_columns(columns, chosen, units, strata, among)
-    return _most_different(columns, every, limit), list(every)
+    return _most_different(columns, every, limit), every
 
 
 def _compare_columns(

@@ -194,12 +194,8 @@ def _list_observation_keys(entries: Sequence[Mapping[str, Any]]) -> str | None:
     most of three or more; after a blank the 8 most frequent keys of their endings. Older rows have no blank: these of
     theirs are not known. What follows an answer without an action shows nothing about the environment.
     """
-    texts = list[str]()
-    for entry in reversed(entries):
-        if entry["action"] is not None or entry["text"] is None:
-            text = observed_text(entry["observation"])
-            if text is not None:
-                texts.append(text)
+    heard = [entry["observation"] for entry in entries if entry["action"] is not None or entry["text"] is None]
+    texts = [text for observation in reversed(heard) if (text := observed_text(observation)) is not None]
     if not texts:
         return None
     keys = list(map(observation_key, texts))

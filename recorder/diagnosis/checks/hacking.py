@@ -103,11 +103,12 @@ def _find_partings(run: Run, payer: str) -> dict[str, Rise]:
     against it at last: what the payer pays for is no longer what the other one does. Rollouts that get the least of
     both, as failures do, are left out: the functions may go together in these alone.
     """
+    least = {name: np.nanmin(values, initial=np.inf) for name, values in run.all.values.items()}
 
     def agreement(rows: Rows, name: str) -> Floats:
         pair = np.stack([rows.values[name], rows.values[payer]])
-        least = np.array([[np.nanmin(run.all.values[part], initial=np.inf)] for part in (name, payer)])
-        pair = np.where(np.isfinite(pair).all(axis=0) & (pair > least + SAME).any(axis=0), pair, np.nan)
+        is_more = (pair > np.array([[least[name]], [least[payer]]]) + SAME).any(axis=0)
+        pair = np.where(np.isfinite(pair).all(axis=0) & is_more, pair, np.nan)
         of_name, of_payer = (within_groups(values, rows) for values in pair)
         scale = float(np.sqrt(np.nansum(of_name**2) * np.nansum(of_payer**2)))
         product: Floats = of_name * of_payer / max(scale, SAME)

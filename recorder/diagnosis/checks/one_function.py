@@ -427,9 +427,9 @@ def _compare_with_group(run: Run, name: str, affected: Bools) -> str:
     rows, (metrics, errors) = run.rows, read_columns(run, affected.astype(float))
     every = {**metrics, "seconds": rows.seconds, **list_figures(rows), **rows.values, **errors}
     figures = {other: values for other, values in every.items() if other != name}
-    largest, names = find_largest(figures, affected, rows.group, rows.group, np.isfinite(rows.reward))
+    largest, compared = find_largest(figures, affected, rows.group, rows.group, np.isfinite(rows.reward))
     if not largest:
-        alike = f"none of {len(names)} figures differs clearly ({listed(names)})"
+        alike = f"none of {len(compared)} figures differs clearly ({listed(list(compared))})"
         return f"These rollouts are like others of their groups: {alike}."
     different = [f"{other} ({figure(more.chosen)}, others {figure(more.others)})" for other, more in largest]
     return f"These rollouts differ from others of their groups most in {listed(different)}."

@@ -235,8 +235,10 @@ def _find_refused(
     bold = "**" if where.endswith("is in bold") else ""
     examples = dict.fromkeys(f"{bold}{answers.written[row]}{bold}" for row in np.flatnonzero(refused))
     shares = f"Of the right answers {otherwise}, {percent(float(answers.solved[others].mean()))} count"
-    spread = read_spread(run, answers.column) if list_again else answers
-    onset, began = _find_onset(spread, dict(list_again(spread)).get(where) if list_again else None)
+    onset, began = list[str](), dict[str, Any]()
+    if list_again is not None:
+        spread = read_spread(run, answers.column)
+        onset, began = _find_onset(spread, dict(list_again(spread)).get(where))
     in_groups = f"; of those in the same groups, {answers.solved[same].sum():,} of {same.sum():,}" * bool(same.any())
     return Card(
         id="final_answers",

@@ -34,16 +34,18 @@ class _Compared(NamedTuple):
     others: str  # what it is compared with, in words
     difference: Difference
     is_apart: bool  # True if its tasks may differ from those of the others: then only a fall during the run tells
+    least: float  # reward that it must get less
 
 
 def _check(run: Run) -> Outcome:
-    rows, least, compared = run.rows, run.threshold("worse_place", _FAR) * spread(run), list[_Compared]()
+    rows, far, compared = run.rows, run.threshold("worse_place", _FAR) * spread(run), list[_Compared]()
     is_last, duplicates, repeating = run.all.step >= rows.steps[0], duplicated(rows), list[_Compared]()
     for places, _, column in columns_of(rows, run.labels):
         for strata, others, is_apart in _list_strata(run, column) if MACHINE.search(column) else ():
+            least = far * (_BESIDE if others in _ALIKE else 1)
             judged, of_duplicates = (
                 [
-                    _Compared(column, name, strata, others, difference, is_apart)
+                    _Compared(column, name, strata, others, difference, is_apart, least)
                     for place, name in enumerate(places.tasks)
                     if (difference := compare(values, places.task == place, rows.group, strata[is_last])) is not None
                     and difference.chance is not None
@@ -58,9 +60,8 @@ def _check(run: Run) -> Outcome:
     worse = [
         entry
         for entry in compared
-        if (entry.difference.chance or 0.0) <= limit
-        and -entry.difference.value >= least * (_BESIDE if entry.others in _ALIKE else 1)
-        if not entry.is_apart or _has_fallen(run, entry, limit / len(run.all.steps), least)
+        if (entry.difference.chance or 0.0) <= limit and -entry.difference.value >= entry.least
+        if not entry.is_apart or _has_fallen(run, entry, limit / len(run.all.steps))
     ]
     beside = [entry for entry in compared if not entry.is_apart]
     repeated = [
@@ -78,15 +79,13 @@ def _check(run: Run) -> Outcome:
     if not worse:
         lowest = min(beside, key=lambda entry: entry.difference.value)
         count = sum(entry.column == lowest.column for entry in beside)  # ranks and their hosts are the same machines
-        least *= _BESIDE if lowest.others in _ALIKE else 1
         return Below(
             f"Of {count} machines {lowest.name} does worst beside {lowest.others}: "
-            f"{figure(lowest.difference.value)} (threshold {figure(-least)}, beyond chance)."
+            f"{figure(lowest.difference.value)} (threshold {figure(-lowest.least)}, beyond chance)."
         )
     # Of ranks and the hosts that they are on, those that are at fault differ most.
     worst = min(worse, key=lambda entry: entry.difference.value)
-    least *= _BESIDE if worst.others in _ALIKE else 1
-    return _make_card(run, worst, [entry.name for entry in worse if entry.column == worst.column], least)
+    return _make_card(run, worst, [entry.name for entry in worse if entry.column == worst.column])
 
 
 def _find_begin(run: Run, there: Bools, strata: Ints, least: float) -> dict[str, Any]:
@@ -98,16 +97,16 @@ def _find_begin(run: Run, there: Bools, strata: Ints, least: float) -> dict[str,
     return below(every.by_step(np.where(there, every.reward - others, np.nan)), -least)
 
 
-def _has_fallen(run: Run, entry: _Compared, limit: float, least: float) -> bool:
+def _has_fallen(run: Run, entry: _Compared, limit: float) -> bool:
     """Return True if a machine did about as well as the others before a step, and far worse than before and than they
     since; so, too, within evals, families and the values of each column, which it may get in other shares since then;
     and if its prompts are as long as those of the others.
     """
     every, reward = run.all, run.all.reward
     there = np.array([label == entry.name for label in run.labels_of_all[entry.column]])
-    late = every.step >= (_find_begin(run, there, entry.strata, least)["since_step"] or 0)
+    late = every.step >= (_find_begin(run, there, entry.strata, entry.least)["since_step"] or 0)
     before = compare(np.where(late, np.nan, reward), there, every.group, entry.strata)
-    if before is None or before.chance is None or before.value <= -least / 2:
+    if before is None or before.chance is None or before.value <= -entry.least / 2:
         return False
     length = every.facts.get("prompt_tokens", np.full(len(every), np.nan))
     longer = compare(np.where(late, length, np.nan), there, every.group)
@@ -117,7 +116,7 @@ def _has_fallen(run: Run, entry: _Compared, limit: float, least: float) -> bool:
     kinds = [codes for field, names, codes in list_kinds(run) if len(names) <= most and not MACHINE.search(field)]
     return all(
         difference is not None and difference.chance is not None and difference.chance <= limit
-        and -difference.value >= least
+        and -difference.value >= entry.least
         for codes in (entry.strata, *kinds)
         for difference in (
             compare(np.where(there, reward, np.nan), late, every.group, codes),
@@ -150,7 +149,7 @@ def _list_strata(run: Run, column: str) -> list[tuple[Ints, str, bool]]:
     return [of_groups, (placed.task + 1, "other groups of these families", is_apart)]
 
 
-def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Outcome:
+def _make_card(run: Run, worst: _Compared, names: list[str]) -> Outcome:
     rows, every, strata, column = run.rows, run.all, worst.strata, worst.column
     own, there = (
         np.isin(np.array(labels, object), names) for labels in (run.labels[column], run.labels_of_all[column])
@@ -158,7 +157,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     now = compare(rows.reward, own, rows.group, strata[every.step >= rows.steps[0]])
     if now is None:
         return None
-    fields = _find_begin(run, there, strata, least)
+    fields = _find_begin(run, there, strata, worst.least)
     found = (_find_constant(run, name, own, there) for name in rows.values)
     last = (fields["since_range"] or (0, fields["since_step"] or every.steps[-1]))[1]
     constant = [entry for entry in found if entry is not None and entry[-1] <= last]
@@ -169,7 +168,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str], least: float) -> Ou
     if has_begun:
         before = compare(np.where(every.step < first, every.reward, np.nan), there, every.group, strata)
         is_sure = before is not None and before.chance is not None and before.chance <= SURER
-        if before is not None and before.value <= -least and is_sure:  # others got less then, too
+        if before is not None and before.value <= -worst.least and is_sure:  # others got less then, too
             fields |= {"since_step": int(every.steps[0]), "since_range": None}
             has_begun = False
         elif before is not None:
