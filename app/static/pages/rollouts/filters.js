@@ -111,6 +111,8 @@
   document.addEventListener("htmx:after:swap", (event) => {
     const target = event.detail.ctx.target?.id;
     if (target === "suggestions") {
+      // An arrow's choice outlives the answer to what was written just before it.
+      choose(document.getElementById(box().getAttribute("aria-activedescendant")));
       show(wanted && document.activeElement === box() && options().length > 0);
       if (due && isCurrent()) keys.Tab();
     }
