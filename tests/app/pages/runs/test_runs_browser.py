@@ -85,8 +85,7 @@ def test_keys_tick_runs_and_compare_them(quiet_page: Page, url: str) -> None:
     page.go_back()
     expect(page.locator(".tick input[name=run]:checked")).to_have_count(0)
     for uid in (SECOND, LIVE):
-        # At once: a refresh between the mouse's button going down and up takes the box away.
-        page.locator(f"input[name=run][value={uid}]").evaluate("box => box.click()")
+        page.locator(f"input[name=run][value={uid}]").check()
     page.keyboard.press("c")
     expect(page).to_have_url(f"{url}/compare?run={SECOND}&run={LIVE}")  # the first that was ticked is A
     page.go_back()
@@ -96,11 +95,12 @@ def test_keys_tick_runs_and_compare_them(quiet_page: Page, url: str) -> None:
 
 
 def test_the_browser_asks_for_the_verdicts_of_listed_runs(quiet_page: Page, url: str) -> None:
-    page = quiet_page
+    page, row = quiet_page, quiet_page.locator(f"tr:has(input[value={FIRST}])")
     page.goto(url)
-    expect(page.locator(f"tr:has(input[value={FIRST}]) .verdict-line a")).to_have_attribute(
-        "href", f"/runs/{FIRST}/why"
-    )
+    expect(row.locator(".verdict-line a")).to_have_attribute("href", f"/runs/{FIRST}/why")
+    place = row.bounding_box()
+    row.locator(".verdict-line").evaluate("line => { line.replaceChildren(); line.setAttribute('hx-get', ''); }")
+    assert row.bounding_box() == place  # nothing moved when it came: a click would end on another row
     expect(page.locator(f"tr:has(input[value={SECOND}]) .why")).to_have_text(
         "The training failed: ValueError: <b>no</b>"
     )
