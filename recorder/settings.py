@@ -13,6 +13,7 @@ Limits = tuple[float, float]
 SHARE: Limits = (0.0, 1.0)
 FROM_NOTHING: Limits = (0.0, math.inf)
 FROM_ONE: Limits = (1.0, math.inf)
+NO_THRESHOLD: Limits = (math.inf, -math.inf)
 _SOLVED = ("solved_at", "solved_by")
 _PER_ENVIRONMENT = ("max_reward", *_SOLVED, "reference")
 """Settings that may be set for one environment alone."""
@@ -118,9 +119,10 @@ class Settings:
 
 
 def check_thresholds(settings: Settings, limits: Mapping[str, Limits | None]) -> None:
-    """Check the thresholds of settings; `limits` has least and greatest value by id, None for any number. Raises
-    SettingsError if a diagnostic is unknown, also one that is muted (the message names the nearest), or a threshold is
-    out of its range.
+    """Check the thresholds of settings; `limits` has least and greatest value by id, None for any number.
+
+    Raises SettingsError if a diagnostic is unknown, also one that is muted (the message names the nearest), if it has
+    no threshold, or if this is out of its range.
     """
     for name in settings.muted:
         if name not in limits:
@@ -129,6 +131,8 @@ def check_thresholds(settings: Settings, limits: Mapping[str, Limits | None]) ->
         if name not in limits:
             raise make_unknown_error("There is no diagnostic", name, limits)
         least, most = limits[name] or (-math.inf, math.inf)
+        if limits[name] == NO_THRESHOLD:
+            raise SettingsError(f"{name} has no threshold. To leave its finding out, mute it.")
         if not least <= value <= most:
             span = f"from {least:g} to {most:g}" if math.isfinite(most) else f"from {least:g} on"
             raise SettingsError(f"The threshold of {name} must be a number {span}, not {value:g}.")

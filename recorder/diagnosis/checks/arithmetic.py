@@ -1,6 +1,7 @@
 """Puts what an audit of the newest rollouts finds above all other findings, for these may follow from it."""
 
 from logs_ui.recorder.diagnosis.card import NotJudged, Outcome, Run, check
+from logs_ui.recorder.settings import NO_THRESHOLD
 
 
 def _check(run: Run) -> Outcome:
@@ -16,4 +17,5 @@ DIAGNOSTIC = check(
     lambda _: None,
     _check,
     source="each has its own, see docs/audit.md",
+    limits=NO_THRESHOLD,
 )

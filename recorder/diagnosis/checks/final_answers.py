@@ -46,6 +46,7 @@ from logs_ui.recorder.diagnosis.places import list_parts
 from logs_ui.recorder.diagnosis.references import bare, kind_of, plain, tell_lack
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Rows
 from logs_ui.recorder.diagnosis.wording import exact_percent, listed, percent
+from logs_ui.recorder.settings import NO_THRESHOLD
 
 _DISTINCT = 3  # references that differ [ours]
 _READ = 0.5  # of the rollouts that count have an answer that is read: else those that are read are special [ours]
@@ -405,5 +406,5 @@ DIAGNOSTIC = check(
     f"If nothing defines what is solved, only this: {refused_answers.OF_REWARDS}",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _check,
-    limits=None,
+    limits=NO_THRESHOLD,
 )

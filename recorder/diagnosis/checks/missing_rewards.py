@@ -14,6 +14,7 @@ from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.places import list_parts
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
+from logs_ui.recorder.settings import NO_THRESHOLD
 from logs_ui.recorder.vocabulary import Status
 
 _MANY = 32  # rollouts: a function that scores none of so many never will
@@ -236,5 +237,5 @@ INVALID_REWARD = check(
     needs("a reward", lambda run: run.rows.scored),
     _check_invalid,
     source="TRL PR 6427, OpenEnv PR 675",
-    limits=None,
+    limits=NO_THRESHOLD,
 )

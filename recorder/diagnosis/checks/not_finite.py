@@ -4,6 +4,7 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Below, Card, Outcome, Run, check
 from logs_ui.recorder.diagnosis.wording import listed
+from logs_ui.recorder.settings import NO_THRESHOLD
 
 _ALWAYS = ("loss", "grad_norm")  # of every trainer
 _SOME = ("kl", "entropy")  # that a trainer may log as NaN because it does not compute them
@@ -80,5 +81,5 @@ NOT_FINITE = check(
         None if any(map(run.scalars.get, (*_ALWAYS, *_SOME))) or any(map(run.not_finite.get, _ALWAYS)) else _LACK
     ),
     _check,
-    limits=None,
+    limits=NO_THRESHOLD,
 )

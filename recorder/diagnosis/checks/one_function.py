@@ -24,6 +24,7 @@ from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, R
 from logs_ui.recorder.diagnosis.success import is_penalty, levels
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, list_places, listed, percent
+from logs_ui.recorder.settings import NO_THRESHOLD
 
 _ROLLOUTS, _GROUPS = 32, 8  # that may be equal by chance: fewer tell nothing [ours]
 _CHANCE = 0.001  # that so many groups in a row are equal, if each is as often as in the whole run [ours]
@@ -449,7 +450,7 @@ CONSTANT_FUNCTION = check(
     "reward is constant.",
     needs("reward functions", lambda run: np.isfinite(list(run.rows.values.values()))),
     _check_constant,
-    limits=None,
+    limits=NO_THRESHOLD,
 )
 NEW_VALUE = check(
     "new_value",

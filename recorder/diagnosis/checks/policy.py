@@ -15,7 +15,7 @@ from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, means
 from logs_ui.recorder.diagnosis.wording import figure, list_places, listed, percent
-from logs_ui.recorder.settings import FROM_NOTHING
+from logs_ui.recorder.settings import FROM_NOTHING, NO_THRESHOLD
 from logs_ui.recorder.vocabulary import Lack
 
 _DIFFERENCE = "sampling/sampling_logp_difference/mean"
@@ -368,7 +368,7 @@ NO_UPDATE = check(
     "KL to the reference of at most {kl:g}, while rewards differ within groups.".format_map(STANDSTILL),
     lambda run: None if any(_recent(run, name) for name in STANDSTILL) else "the trainer's learning_rate or grad_norm",
     _check_no_update,
-    limits=None,
+    limits=NO_THRESHOLD,
 )
 MISMATCH = check(
     "mismatch",

@@ -10,6 +10,7 @@ from logs_ui.recorder.diagnosis.explanations import BEHAVIOUR
 from logs_ui.recorder.diagnosis.measures import alike, dead, duplicated, extent, mean, unsolved_groups, within_groups
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import exact_percent, figure, listed, percent
+from logs_ui.recorder.settings import NO_THRESHOLD
 from logs_ui.recorder.vocabulary import LossCause
 
 _FEW = 16  # rollouts that may have equal rewards by chance
@@ -226,7 +227,7 @@ CONSTANT_REWARD = check(
     "rollouts that ended normally is counted.",
     lambda run: None if np.isfinite(run.rows.reward).sum() >= _FEW else f"{_FEW} rewards",
     _check_constant,
-    limits=None,
+    limits=NO_THRESHOLD,
 )
 DEAD_GROUPS = check(
     "dead_groups",

@@ -395,6 +395,7 @@ def test_settings_are_kept_for_the_run_and_change_what_is_said(folder: Path, uid
             ({"max_reward": "lots"}, "is not a number"),
             ({"steps": "0"}, "from 1 on"),
             ({"threshold.turn_limit": "-1"}, "The threshold of turn_limit must be a number from 0 to 1, not -1."),
+            ({"threshold.constant_reward": "0.1"}, "constant_reward has no threshold."),
         ):
             refused = client.post(urls.of_run(uid, "why", "settings"), data=wrong)
             assert refused.status_code == 422
