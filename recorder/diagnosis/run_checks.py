@@ -150,13 +150,7 @@ def diagnose_rows(
     if len(rows) < _FEW_OF_ENDED if has_ended else is_short:
         early = TOO_EARLY if error is None else verdict(run, (), error)
         return Report((), run.fall, scale, steps, scope, warming_up=True, attributed=attributed, verdict=early)
-    least = _CHEAP * max(run.fall.lost, spread(run))
     outcomes = [judge(diagnostic, run) for diagnostic in diagnostics]
-    costly = [
-        replace(card, explains=(*card.explains, *EXPLAINS.get(card.id, ())))
-        for card in outcomes
-        if isinstance(card, Card) and (card.cost or 0.0) > least and card.id not in settings.muted
-    ]
     names = {diagnostic.id: diagnostic.name for diagnostic in diagnostics}
     of_each = partial(
         diagnose_rows, settings=settings, config=config, scalars=scalars, has_ended=has_ended, attributed=attributed,
@@ -164,8 +158,7 @@ def diagnose_rows(
         read_evaluated=read_evaluated, units=min(len(evals), _ENVIRONMENTS), in_full=False,
     )  # fmt: skip
     environments = _diagnose_evals(rows, evals, of_each, within) if len(evals) > 1 else []
-    hidden = _list_hidden(run, costly, environments)
-    costly = [*hidden, *(card for card in costly if card.id not in {other.id for other in hidden})]
+    costly = _list_costly(run, outcomes, environments)
     listed_ids = {card.id for card in costly}
     checked = tuple(
         _make_unlisted(outcome, names[outcome.id], settings) if isinstance(outcome, Card) else outcome
@@ -177,14 +170,14 @@ def diagnose_rows(
     )
     over_time = compare_over_time(run) if in_full else None
     rest, unexplained = scored_low(run, cards, over_time) if in_full else (None, 0.0)
+    of_run = verdict(run, cards, error, units)
+    if any(check.state == "muted" for check in checked):
+        of_run = restate(of_run, are_muted=True)
     # An eval is judged by fewer checks than the run.
     verdicts = tuple(
         (name, restate(report.verdict, are_muted=False) if cards else report.verdict)
         for name, _, report in environments
     )
-    of_run = verdict(run, cards, error, units)
-    if any(check.state == "muted" for check in checked):
-        of_run = restate(of_run, are_muted=True)
     return Report(
         cards, run.fall, scale, steps, scope, warming_up=False, checked=checked, attributed=attributed,
         verdict=of_all(run, cards, of_run, verdicts),
@@ -192,6 +185,18 @@ def diagnose_rows(
         environments=verdicts, contrasts=_contrasts(run, over_time) if in_full else (),
         within=within,
     )  # fmt: skip
+
+
+def _list_costly(run: Run, outcomes: Sequence[Card | Checked], environments: Sequence[_OfEval]) -> list[Card]:
+    """Return the findings that cost enough and are not muted; where an eval shows more of one, what it shows."""
+    least = _CHEAP * max(run.fall.lost, spread(run))
+    costly = [
+        replace(card, explains=(*card.explains, *EXPLAINS.get(card.id, ())))
+        for card in outcomes
+        if isinstance(card, Card) and (card.cost or 0.0) > least and card.id not in run.settings.muted
+    ]
+    hidden = _list_hidden(run, costly, environments)
+    return [*hidden, *(card for card in costly if card.id not in {other.id for other in hidden})]
 
 
 def _contrasts(run: Run, over_time: Compared | None) -> tuple[Contrast, ...]:
