@@ -36,19 +36,18 @@ from logs_ui.recorder.diagnosis.contrast import spread
 from logs_ui.recorder.diagnosis.explanations import EXPLAINS, order_cards
 from logs_ui.recorder.diagnosis.figure_differences import Contrast, list_differences
 from logs_ui.recorder.diagnosis.largest_differences import (
-    SCORED_LOW,
     Compared,
     compare_families,
     compare_over_time,
     compare_places,
     compare_within_groups,
-    scored_low,
 )
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.places import describe_switches, place_of
 from logs_ui.recorder.diagnosis.report import Checked, Failed, Report
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
+from logs_ui.recorder.diagnosis.scored_low import SCORED_LOW, scored_low
 from logs_ui.recorder.diagnosis.verdict import TOO_EARLY, fades, is_slight, of_all, restate, verdict
 from logs_ui.recorder.diagnosis.waterfall import waterfall
 from logs_ui.recorder.errors import SettingsError
