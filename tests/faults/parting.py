@@ -69,6 +69,66 @@ def broken_checker(place: Place) -> Played:
     return _answered(place, {"correct": float(_is(place, chance))}, is_hit=is_hit)
 
 
+# --- A part whose graded reward falls, while the others rise
+
+
+def _part_scored(
+    place: Place, name: str, kinds: tuple[str, ...], mean: float, *, task: str = "", is_hit: bool = False, **more: str
+) -> Played:
+    score = min(max(place.random.gauss(mean, 0.2), 0.05), 1.0)
+    kind = kinds[_part_of(place, len(kinds))]
+    turns = [Turn(said(place, 3), {"tool": "look", "arguments": {"text": said(place, 1)}}, said(place, 5))] * 2
+    return Played(
+        [*turns, Turn(said(place, 4))], parts={"f1": round(score, 2)}, stop="stop", task=task,
+        metadata={name: kind} | more, is_hit=is_hit,
+    )  # fmt: skip
+
+
+def _part_of(place: Place, parts: int) -> int:
+    """Return the part that a group is of, whose task comes once or again."""
+    return place.task % parts
+
+
+def first_rows(place: Place) -> Played:
+    """Since step 12 a tool returns one row: questions for lists lose most of their score."""
+    is_hit = _part_of(place, 3) == 1 and place.step >= 12
+    mean = 0.3 if is_hit else 0.6 + 0.2 * place.progress
+    kinds = "lookup", "list", "count"
+    return _part_scored(place, "question_type", kinds, mean, task=f"question {place.task}", is_hit=is_hit)
+
+
+def old_compiler(place: Place) -> Played:
+    """Since step 14 the sandbox of one of three languages has an old compiler; each task comes once."""
+    is_hit = _part_of(place, 3) == 2 and place.step >= 14
+    mean = 0.2 if is_hit else 0.45 + 0.25 * place.progress
+    task = f"exercise {place.step:02d}{place.group:02d}"
+    return _part_scored(place, "language", ("python", "go", "rust"), mean, task=task, is_hit=is_hit)
+
+
+def stale_index(place: Place) -> Played:
+    """From step 8 on, the index of a topic loses page after page; tasks have families of names."""
+    late = min(max((place.step - 8) / 10, 0.0), 1.0)
+    is_hit = _family(place) == "logic" and late > 0
+    mean = 0.7 - 0.45 * late if is_hit else 0.5 + 0.25 * place.progress
+    return _part_scored(place, "source", ("wiki",), mean, task=f"{_family(place)}/{place.task:03d}", is_hit=is_hit)
+
+
+def later_harder(place: Place) -> Played:
+    """Healthy: since step 12 questions of one topic are of the highest level; each task comes once."""
+    topic, dice = _part_of(place, 3), random.Random(f"level {place.step}/{place.group}")
+    level = 5 if topic == 1 and place.step >= 12 else dice.randrange(1, 6)
+    task = f"problem {place.step:02d}{place.group:02d}"
+    topics, mean = ("algebra", "geometry", "numbers"), 0.9 - 0.14 * level + 0.2 * place.progress
+    return _part_scored(place, "topic", topics, mean, task=task, level=f"level {level}")
+
+
+def best_at_once(place: Place) -> Played:
+    """Healthy: one type is answered well from the first step on, and a little less at last; the others rise."""
+    is_best = _part_of(place, 3) == 0
+    mean = 0.85 - 0.06 * place.progress if is_best else 0.3 + 0.4 * place.progress
+    return _part_scored(place, "question_type", ("lookup", "list", "count"), mean, task=f"question {place.task}")
+
+
 # --- A function that stops scoring what it scored
 
 
@@ -782,6 +842,11 @@ FAULTS: tuple[Fault, ...] = (
     _fault("halved family: rare", "the same after a switch to the others", "forgotten", halved_after_a_switch),
     _fault("halved family: agent", "the same, gradually", "forgotten", halved_agent),
     _fault("halved family: checker", "one family gets 0 since step 13", "forgotten", broken_checker),
+    _fault("fallen part: rows", "a tool returns one row, in questions for lists", "forgotten", first_rows),
+    _fault("fallen part: compiler", "one language has an old compiler", "forgotten", old_compiler, _ONCE),
+    _fault("fallen part: index", "the index of a topic loses its pages", "forgotten", stale_index),
+    _fault("healthy part: later harder", "a topic gets harder questions", None, later_harder, _ONCE),
+    _fault("healthy part: best at once", "one type is answered well at first", None, best_at_once),
     _fault("stopped function: code", "unit tests give no number any more", "invalid_reward", stops_for_code),
     _fault("stopped function: judge", "a judge gives no number any more", "invalid_reward", stops_for_all),
     _fault("stopped function: families", "two families get no number", "invalid_reward", stops_for_two_families),
