@@ -8,6 +8,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import change, fit_ramp
+from logs_ui.recorder.diagnosis.checks.fallen_part import FAR, LIKEWISE, LOOKED, find_fallen_part
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER
 from logs_ui.recorder.diagnosis.habits import describe_begun
 from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
@@ -36,6 +37,11 @@ _ENOUGH = f"{ATTEMPTS}+ attempts after their first step"
 
 
 def _check_forgotten(run: Run) -> Outcome:
+    outcome = _check_tasks(run)
+    return outcome if isinstance(outcome, Card) else find_fallen_part(run) or outcome
+
+
+def _check_tasks(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return SOLVED_UNDEFINED
     rows, grouped = _leave_out_failed(run.all), run.families and _leave_out_failed(run.families)
@@ -188,7 +194,12 @@ FORGOTTEN = check(
     "or a server failed are no attempts. Silent if the other tasks fell at least "
     f"{_LIKEWISE:.0%} as far, with a probability below {SURER:.1%} by chance, or, from the first half of the steps "
     f"before on, below {CHANCE:.0%}, or, so surely, lost more solved attempts in all; or if there are no others: that "
-    "is no matter of a few.",
+    "is no matter of a few. If no task regressed: an eval, a family, or a value of a column that is constant within "
+    f"groups and names no machine, of the {LOOKED} of each kind with most groups, whose mean reward falls at some step "
+    f"by {FAR:.0%} of the range of rewards or more, and is as low in the last steps, while that of all others falls "
+    f"by {LIKEWISE:.0%} of that at most. Tasks are compared with themselves if they recur; else it must have fallen as "
+    "far within the values of each other kind, and its prompts be as long as before. Chance of each: below "
+    f"{SURER:.1%}, corrected for all parts and steps.",
     needs("tasks", lambda run: run.rows.task >= 0),
     _check_forgotten,
     source="ours; the number of attempts is verifiers'",

@@ -1105,6 +1105,37 @@ def of_machine(case: Case, column: str, text: str, *steps: str) -> tuple[str, ..
     return compared(case, "reward", mine, others, kind_of if "these families" in case.card.title else lambda _: 0)
 
 
+def fell_in(case: Case, place: str, *_: str) -> tuple[str, ...]:
+    """Return the mean reward of a part before a step and since, and that of the others, at the same tasks if these
+    recur.
+    """
+    since, is_there = int(re.findall(r"\d+", case.card.evidence[0])[0]), place_in(place)
+    levels: list[str] = []
+    for of in (True, False):
+        mine = [it for it in case.run.rollouts if (is_there(it) == place.removeprefix("family ")) is of]
+        late, early = ([it for it in mine if (it.step >= since) is side] for side in (True, False))
+        by = task if case.card.evidence[0].endswith("at the same tasks.") else lambda _: 0
+        levels += compared(case, "reward", early, late, by)
+    return place, *levels
+
+
+def since_fall(case: Case, first: str, *, recur: bool) -> tuple[str, ...]:
+    """Return the steps of a fall, if tasks do recur as it says."""
+    groups = {(it.step, it.group): task(it) for it in case.run.rollouts}
+    assert (len({*groups.values()}) < len(groups)) is recur
+    assert int(first) >= (case.card.since_step or 0)
+    return first, str(max(it.step for it in case.run.rollouts))
+
+
+def from_there(case: Case, *_: str) -> tuple[str, ...]:
+    title = case.card.title
+    place = title.removeprefix("In ").split(" the mean reward fell")[0] if " the mean reward fell" in title else ""
+    column, names = ("", "") if place else machine_of(case)
+    is_there = place_in(place) if place else lambda it: it.metadata[column]
+    mine = {place.removeprefix("family ")} if place else {*re.split(", | and ", names)}
+    return str(sum(is_there(it) in mine for it in case.last)), str(len(case.last))
+
+
 def beside_machine(case: Case, others: str, text: str) -> tuple[str, ...]:
     column, names = machine_of(case)
     there = set(re.split(", | and ", names))
@@ -2320,9 +2351,11 @@ COUNTS: dict[str, Count] = {
     "# of these duplicates are in groups with zero variance, from which nothing is learned.": lambda c, *_: (
         alike_there(c)[4:]
     ),
-    "# of # rollouts are from there.": lambda c, *_: (
-        str(sum(it.metadata[machine_of(c)[0]] in re.split(", | and ", machine_of(c)[1]) for it in c.last)),
-        str(len(c.last)),
+    "# of # rollouts are from there.": from_there,
+    "In @ the mean reward fell from # to #; elsewhere # \u2192 #": fell_in,
+    "Steps #\u2013# against those before, at the same tasks.": lambda c, first, *_: since_fall(c, first, recur=True),
+    "Steps #\u2013# against those before, whose tasks come once.": lambda c, first, *_: since_fall(
+        c, first, recur=False
     ),
     "# of # answers to the # tasks whose reference {has|is} @ count as right": lambda c, *g: (
         str(sum(map(c.solved, of_kind(c)))), str(len(of_kind(c))), str(len(tasks(of_kind(c)))), g[-1],
