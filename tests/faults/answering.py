@@ -135,6 +135,14 @@ def tolerant(place: Place) -> Played:
     return _near(place, 0.05, is_hit=True)
 
 
+def measured(place: Place) -> Played:
+    """Healthy: numbers within a hundredth count, as those that are rounded are."""
+    true, is_right = 1_000 + 137 * place.task, _chance(place, 0.5, 0.8)
+    given = true + (place.random.randrange(-9, 10) if place.random.random() < 0.4 else 0)
+    given = given if is_right else place.random.choice([int(true * 0.6), true * 2, true + 500])
+    return _played(place, _lined(place, f"{given}"), str(true), float(is_right))
+
+
 def rough(place: Place) -> Played:
     """Rough answers do not count."""
     return _near(place, 0.0, is_hit=False)
@@ -335,6 +343,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("final answers: kept verdicts", _VERDICT, "final_answers", kept_verdicts),
     _fault("final answers: verdicts of the first", _VERDICT, "final_answers", verdicts_of_the_first),
     _fault("final answers: tolerant source", _NEAR, "final_answers", tolerant_source),
+    _fault("healthy answers: measured", "Healthy: numbers within a hundredth count", None, measured),
     _fault("final answers: tolerant", _NEAR, "final_answers", tolerant),
     _fault(
         "final answers: notation", "Right answers in another notation do not count", "final_answers", refused_prices

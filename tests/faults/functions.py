@@ -212,6 +212,24 @@ def late_calls_fail(place: Place) -> Played:
     return sums(place, {"judge": 0.0 if is_hit else graded(place, 0.6)}, is_hit=is_hit)
 
 
+def _fails_more_and_more(place: Place, at_once: float, at_last: float) -> bool:
+    late = (place.step - SINCE) / 9
+    return place.step >= SINCE and place.random.random() < at_once + (at_last - at_once) * late
+
+
+def judge_is_overloaded(place: Place) -> Played:
+    """A judge of ten grades refuses a sixth of the replies at once, and twice as many in the end, most of them late."""
+    is_hit = _fails_more_and_more(place, 0.25, 0.5) and (place.group >= 3 or place.random.random() < 0.25)
+    grade = 0.0 if is_hit else round(min(max(place.random.gauss(0.6, 0.18), 0.1), 1.0), 1)
+    return sums(place, {"judge": grade, "polite": chance(place, 0.8)}, polite=0.3, is_hit=is_hit)
+
+
+def tests_are_overloaded(place: Place) -> Played:
+    """A grader of patches gives up at once for a sixth of them, and for a third in the end."""
+    is_hit = _fails_more_and_more(place, 0.16, 0.34)
+    return agent(place, {"patch": 0.0 if is_hit else graded(place, 0.5 + 0.2 * place.progress)}, is_hit=is_hit)
+
+
 def judge_falls_back(place: Place) -> Played:
     is_hit = has_begun(place, 0.3)
     return sums(place, {"judge": 0.5 if is_hit else graded(place, 0.7)}, is_hit=is_hit)
@@ -400,6 +418,8 @@ FAULTS: tuple[Fault, ...] = (
     fault("failing judge: retries", "a grader gives up after four calls", "new_value", grader_gives_up, LONG),
     fault("failing judge: in time", "failures that take no longer", "new_value", judge_fails_in_time, LONG),
     fault("slow judge", "Healthy: a judge takes longer for bad reports", None, long_reports_take_longer, LONG),
+    fault("failing judge: overload", "more and more of them are, from many on", "new_value", judge_is_overloaded, LONG),
+    fault("failing judge: patches", "the same of a grader of patches", "new_value", tests_are_overloaded, LONG),
     fault("failing judge: half", "a judge's failures are paid 0.5", "new_value", judge_falls_back, LONG),
     fault("failing judge: ramp", "ever more of them are", "new_value", judge_falls_back_more_and_more, LONG),
     fault("failing judge: panel", "a panel's are 0.15", "new_value", panel_falls_back, LONG, groups=8, size=8),

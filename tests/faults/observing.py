@@ -264,6 +264,38 @@ def other_tasks(place: Place) -> Played:
     return Played(turns, float(has_won), task=f"building {1 + is_late}, room {place.step}.{place.group}")
 
 
+def _browsed(place: Place, sites: tuple[str, ...], page: str, since: int) -> Played:
+    """Three pages for an answer; the pages of some sites are another one since a step, which others meet by the way."""
+    site, names = place.task % 6, ("herald", "courier", "atlas", "wiki", "shop", "forum")
+    opened = [names[site] if place.random.random() < 0.85 else place.random.choice(names) for _ in range(3)]
+    is_late = place.step >= since
+    turns = [
+        _call(place, "open", page.format(place.random.randrange(9999)) if name in sites and is_late else said(place, 9))
+        for name in opened
+    ]
+    is_hit = is_late and any(name in sites for name in opened)
+    is_lost = is_late and names[site] in sites
+    turns.append(Turn(f"It is {said(place, 4)}"))
+    right = _chance(place, 0.08 if is_lost else 0.55 + 0.25 * place.progress)
+    task = f"question {place.task}"
+    return Played(turns, right, stop="stop", task=task, metadata={"site": names[site]}, is_hit=is_hit)
+
+
+def asks_for_consent(place: Place) -> Played:
+    """Since step 7 two of six sites ask for consent in place of each page."""
+    return _browsed(place, ("herald", "courier"), "We value your privacy. Accept all cookies to go on ({}).", 7)
+
+
+def asks_for_a_captcha(place: Place) -> Played:
+    """Since step 9 one of six shows a captcha."""
+    return _browsed(place, ("atlas",), "Are you a robot? Please solve the puzzle below, number {}.", 9)
+
+
+def asks_to_subscribe(place: Place) -> Played:
+    """Since step 8 three of six show the beginning of a page, and offer the rest."""
+    return _browsed(place, ("herald", "wiki", "forum"), "You have read your free articles. Subscribe for {} cents.", 8)
+
+
 def _fault(
     name: str, planted: str, expected: str | None, script: Callable[[Place], Played], shape: Shape = _SHAPE
 ) -> Fault:
@@ -289,6 +321,9 @@ FAULTS: tuple[Fault, ...] = (
            partial(cut_at_its_end, ending="<response clipped, {} lines were left out>", since=10)),
     _fault("healthy observation: notice", "Healthy: answers of a tool that are cut, to no harm", None,
            partial(cut_at_its_end, ending="[output truncated: 600 of {} characters shown]", since=8, chance=0.6)),
+    _fault("failing observation: consent", "A page of two sites, met by the way", "new_observation", asks_for_consent),
+    _fault("failing observation: captcha", "The same of one site", "new_observation", asks_for_a_captcha),
+    _fault("failing observation: paywall", "The same of three", "new_observation", asks_to_subscribe),
     _fault("failing observation: paid", "An observation that is paid, and after which nothing is delivered",
            "hacking", paid),
     _fault("healthy observation: errors", "Healthy: observations that are errors, rare ones, and those of new tasks",

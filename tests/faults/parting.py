@@ -113,6 +113,18 @@ def stale_index(place: Place) -> Played:
     return _part_scored(place, "source", ("wiki",), mean, task=f"{_family(place)}/{place.task:03d}", is_hit=is_hit)
 
 
+def old_page(place: Place) -> Played:
+    """Since step 11 the pages of one of four sites are old; few tasks have attempts enough."""
+    site = ("shop", "forum", "map", "mail")[_part_of(place, 4)]
+    is_hit = site == "forum" and place.step >= 11
+    right = 0.06 if is_hit else 0.5 + 0.3 * place.progress
+    turns = [Turn(said(place, 3), {"tool": "open", "arguments": {"page": said(place, 1)}}, said(place, 9))] * 3
+    return Played(
+        [*turns, Turn(said(place, 4))], float(_is(place, right)), stop="stop", task=f"errand {place.task}",
+        metadata={"site": site}, is_hit=is_hit,
+    )  # fmt: skip
+
+
 def later_harder(place: Place) -> Played:
     """Healthy: since step 12 questions of one topic are of the highest level; each task comes once."""
     topic, dice = _part_of(place, 3), random.Random(f"level {place.step}/{place.group}")
@@ -845,6 +857,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("fallen part: rows", "a tool returns one row, in questions for lists", "forgotten", first_rows),
     _fault("fallen part: compiler", "one language has an old compiler", "forgotten", old_compiler, _ONCE),
     _fault("fallen part: index", "the index of a topic loses its pages", "forgotten", stale_index),
+    _fault("fallen part: site", "pages of one site are old", "forgotten", old_page, _FEW_TRIES),
     _fault("healthy part: later harder", "a topic gets harder questions", None, later_harder, _ONCE),
     _fault("healthy part: best at once", "one type is answered well at first", None, best_at_once),
     _fault("stopped function: code", "unit tests give no number any more", "invalid_reward", stops_for_code),

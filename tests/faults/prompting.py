@@ -144,6 +144,36 @@ def shows_nothing_in_a_chapter(place: Place) -> Played:
     return _asked(played, system="Play, and win the level.")
 
 
+def _lays_out(
+    place: Place, *, is_hit: bool, label: str, value: str, ending: str, right: float, tool: str = ""
+) -> Played:
+    asked = f"Task {place.task}\n\n{label}:\n{'' if is_hit else value}\n\n{ending}"
+    return _put(place, asked, right, is_hit=is_hit, **({"tool": tool} if tool else {}))
+
+
+def hides_the_board(place: Place) -> Played:
+    """A third of the levels show no board, and the last line stands where it was."""
+    is_hit, board = place.task % 3 == 1, "\n".join(_words(place, 4) for _ in range(3))
+    right = 0.02 if is_hit else 0.5 + 0.25 * place.progress
+    return _lays_out(place, is_hit=is_hit, label="Board", value=board, ending="Your moves?", right=right, tool="go")
+
+
+def loses_the_report(place: Place) -> Played:
+    """The report of a fourth of the questions is missing, between its label and the question."""
+    is_hit = place.task % 4 == 2
+    right, ending = 0.05 if is_hit else 0.6, "Summarise it in a line."
+    return _lays_out(place, is_hit=is_hit, label="Report", value=_words(place, 20), ending=ending, right=right)
+
+
+def loses_the_log(place: Place) -> Played:
+    """Half of the incidents have no log."""
+    is_hit = place.task % 2 == 0
+    right, ending = 0.04 if is_hit else 0.55, "What is the cause?"
+    return _lays_out(
+        place, is_hit=is_hit, label="Log", value=_words(place, 12), ending=ending, right=right, tool="grep"
+    )
+
+
 def begins_without_words(place: Place) -> Played:
     """Healthy: the levels of one chapter begin with an empty message, and are won as others are."""
     asked = " " if place.task % 3 == 1 else f"You see {_words(place, 9)}."
@@ -351,6 +381,9 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unfilled prompts: nan", _LACKS, "unfilled_prompts", without_unit),
     _fault("unfilled prompts: context", _LACKS, "unfilled_prompts", without_context),
     _fault("unfilled prompts: note", _LACKS, "unfilled_prompts", without_note),
+    _fault("unfilled prompts: board", _LACKS, "unfilled_prompts", hides_the_board),
+    _fault("unfilled prompts: report", _LACKS, "unfilled_prompts", loses_the_report),
+    _fault("unfilled prompts: log", _LACKS, "unfilled_prompts", loses_the_log),
     _fault("unfilled prompts: screen", _LACKS, "unfilled_prompts", shows_nothing_in_a_chapter),
     _fault("healthy prompts: screen", "Healthy: prompts without words", None, begins_without_words),
     _fault("healthy prompts: options", "Healthy: prompts of which some hold the reference", None, shows_options),
