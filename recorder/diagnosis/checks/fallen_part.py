@@ -23,12 +23,13 @@ from logs_ui.recorder.vocabulary import LossCause
 
 FAR = 0.2  # of the range of rewards, that a part falls [ours]
 LIKEWISE = 0.25  # of its fall, that the others may fall, too [ours]
+_NEAR = 2  # steps: parts that fell together are one finding [ours]
 LOOKED = 20  # parts of each kind, the largest [ours]
 
 
 class _Fall(NamedTuple):
     field: str  # of the filter
-    name: str  # of the part
+    names: list[str]  # of the parts
     there: Bools  # (A) True for its rollouts, of all steps
     begin: int  # the first step of the fall, which may be gradual
     middle: int  # the step that divides what is compared
@@ -45,14 +46,22 @@ def find_fallen_part(run: Run) -> Card | None:
         fall
         for field, names, codes in kinds
         for part in _list_largest(codes, every.group, len(names))
-        if (fall := _find_fall(run, reward, codes == part, (field, names[part]))) is not None
+        if (fall := _find_fall(run, reward, codes == part, (field, [names[part]]))) is not None
     ]
     is_last = every.step >= rows.steps[0]
     count = sum(min(len(names), LOOKED) for _, names, _ in kinds)
     limit = SURER / (max(count, 1) * len(every.steps))
     sure = [fall for fall in falls if _is_sure(run, reward, fall, [codes for *_, codes in kinds], limit)]
     worst = min(sure, key=lambda fall: fall.here.value * fall.there[is_last].sum(), default=None)
-    return None if worst is None else _make_card(run, worst, worst.there[is_last], reward)
+    if worst is None:
+        return None
+    alike = [fall for fall in sure if fall.field == worst.field and abs(fall.middle - worst.middle) <= _NEAR]
+    there, late = np.logical_or.reduce([fall.there for fall in alike]), every.step >= worst.middle
+    here, rest = _compare_sides(run, reward, there, late)
+    if len(alike) > 1 and here is not None and rest is not None:
+        names = [name for fall in alike for name in fall.names]
+        worst = worst._replace(names=names, there=there, here=here, rest=rest)
+    return _make_card(run, worst, worst.there[is_last], reward)
 
 
 def _list_largest(codes: Ints, units: Ints, count: int) -> Sequence[int]:
@@ -63,7 +72,7 @@ def _list_largest(codes: Ints, units: Ints, count: int) -> Sequence[int]:
     return parts if len(parts) > 1 else []
 
 
-def _find_fall(run: Run, reward: Floats, there: Bools, named: tuple[str, str]) -> _Fall | None:
+def _find_fall(run: Run, reward: Floats, there: Bools, named: tuple[str, list[str]]) -> _Fall | None:
     """Return the fall of a part beside the others of the same steps, if it is large and theirs is not."""
     every, least = run.all, FAR * spread(run)
     place = np.searchsorted(every.steps, every.step)
@@ -73,12 +82,18 @@ def _find_fall(run: Run, reward: Floats, there: Bools, named: tuple[str, str]) -
     if point is None or point.after - point.before < least:
         return None
     ramp = fit_ramp(trend, point)
-    late, strata = every.step >= trend[point.place][0], every.task if tasks_recur(every) else None
-    here, rest = (compare(np.where(of, reward, np.nan), late, every.group, strata) for of in (there, ~there))
+    here, rest = _compare_sides(run, reward, there, every.step >= trend[point.place][0])
     if here is None or rest is None or -here.value < least or -rest.value > LIKEWISE * -here.value:
         return None
     middle = trend[point.place][0]
     return _Fall(*named, there, middle if ramp is None else ramp.begin, middle, here, rest)
+
+
+def _compare_sides(run: Run, reward: Floats, there: Bools, late: Bools) -> tuple[Difference | None, Difference | None]:
+    """Compare the rewards of a part, and those of the others, of later steps with those of earlier ones."""
+    strata = run.all.task if tasks_recur(run.all) else None
+    mine, others = (compare(np.where(of, reward, np.nan), late, run.all.group, strata) for of in (there, ~there))
+    return mine, others
 
 
 def _is_sure(run: Run, reward: Floats, fall: _Fall, kinds: Sequence[Ints], limit: float) -> bool:
@@ -105,9 +120,9 @@ def _is_sure(run: Run, reward: Floats, fall: _Fall, kinds: Sequence[Ints], limit
 
 
 def _make_card(run: Run, fall: _Fall, own: Bools, reward: Floats) -> Card:
-    every, place = run.all, list_places([fall.name], fall.field)
+    every, place = run.all, list_places(fall.names, fall.field)
     late, (here, rest) = every.step >= fall.middle, (fall.here, fall.rest)
-    compared = "at the same tasks" if tasks_recur(every) else "whose tasks come once"
+    compared = "at the same tasks" if tasks_recur(every) else "whose tasks seldom recur"
     return Card(
         id="forgotten",
         title=f"In {place} the mean reward fell from {figure(here.others)} to {figure(here.chosen)}; elsewhere "
@@ -121,7 +136,7 @@ def _make_card(run: Run, fall: _Fall, own: Bools, reward: Floats) -> Card:
         ),
         suggestion=f"Look first at what changed there about step {fall.begin:,}: the environment, its tools, tests, "
         "the reward function. Else sample these tasks more often.",
-        where=links.tasks([fall.name], fall.field),
+        where=links.tasks(fall.names, fall.field),
         trend=every.by_step(np.where(fall.there, reward, np.nan)),
         since_step=fall.begin,
         own=own,

@@ -56,6 +56,7 @@ _EMPTY, _NONE = 0.05, 0.02  # of the rollouts have no reference; of these count,
 _RARER = 1 / 3  # of the share of answers that are a part of their reference and count: so many did at first [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
 _NEAR, _NEARLY_ALL = 0.15, 0.9  # of the reference; of the wrong answers that count, or that are as near [ours]
+_ROUNDED = 0.01  # of the reference: graders of numbers let as much pass, for rounding [ours]
 _LISTED = 3  # candidates that have as many words [ours]
 _CANDIDATES = re.compile(r"[,;]\s|\s/\s|\b(?:either|or|and)\b", re.IGNORECASE)
 _EITHER = re.compile(r"\s/\s|\bor\b", re.IGNORECASE)  # without, one of two may be a detail, as in Paris, France
@@ -222,6 +223,9 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
     Other words than the reference's may say the same.
     """
     equal, wrong = answers.equal, answers.is_another(references) | answers.is_other_number
+    near, most, tolerance = _find_tolerance(answers, wrong)
+    if most <= _ROUNDED:
+        equal, wrong = equal | near, wrong & ~near
     paid, missed = wrong & answers.solved, equal & ~answers.solved
     if equal.mean() < _EQUAL:
         return None
@@ -256,7 +260,8 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
             f"Of the right ones that do not count, {len(others):,} are written otherwise than the reference: {example}."
         )
     is_missed = not is_paid
-    sentences += (tolerance := [] if len(findings) > 1 or is_missed else _tell_tolerance(answers, wrong))
+    tolerance = [] if len(findings) > 1 or is_missed else tolerance
+    sentences += tolerance
     spread = read_spread(run, answers.column)
     of = spread.equal if is_missed else spread.is_another(references) | spread.is_other_number
     since, over_time = _compare_over_time(spread, of, is_right=is_missed)
@@ -303,9 +308,10 @@ def _find_shared_verdicts(answers: Answers, wrong: Bools) -> tuple[list[str], Bo
     return [title], is_whole[group]
 
 
-def _tell_tolerance(answers: Answers, wrong: Bools) -> list[str]:
-    """Return a sentence if nearly all wrong answers that count are numbers near their reference, and in the same groups
-    hardly any that are as near do not.
+def _find_tolerance(answers: Answers, wrong: Bools) -> tuple[Bools, float, list[str]]:
+    """Return (M) True for the wrong answers that count and are numbers near their reference, the largest of their
+    relative distances, and a sentence, if they are nearly all that count, and in the same groups hardly any that are as
+    near do not; else none, infinity and no sentence.
     """
     distance = np.full(len(wrong), np.inf)
     for row in np.flatnonzero(answers.is_other_number):
@@ -315,10 +321,10 @@ def _tell_tolerance(answers: Answers, wrong: Bools) -> list[str]:
     most = math.ceil(1_000 * distance[near].max(initial=0.0)) / 1_000
     beside = wrong & ~answers.solved & np.isin(answers.rows.group, answers.rows.group[near])
     as_near = beside & (distance <= most)
-    if near.sum() < _NEARLY_ALL * paid.sum() or near.sum() < _NEARLY_ALL * (near | as_near).sum():
-        return []
+    if near.sum() < max(_NEARLY_ALL * max(paid.sum(), (near | as_near).sum()), 1):
+        return np.zeros(len(wrong), bool), math.inf, []
     others = f"of {beside.sum():,} wrong ones in the same groups that do not count, {as_near.sum():,}"
-    return [f"{near.sum():,} that count are within {exact_percent(most)} of their reference; {others}."]
+    return near, most, [f"{near.sum():,} that count are within {exact_percent(most)} of their reference; {others}."]
 
 
 def _compare_over_time(spread: Answers, of: Bools, *, is_right: bool) -> tuple[dict[str, Any], list[str]]:
@@ -396,7 +402,8 @@ DIAGNOSTIC = check(
     f"count as right, in {ENOUGH} groups or more; or at least {_MISSED:.0%} of the right answers do not, and in "
     f"{ENOUGH} groups or more most answers are right and none counts as right ({SPREAD} rollouts of all steps say "
     f"since when). If {_NEARLY_ALL:.0%} of the wrong answers that count are within {_NEAR:.0%} of their reference, and "
-    "hardly any others of their groups are as near, the advice is to compare the grader's tolerance. If "
+    "hardly any others of their groups are as near, the advice is to compare the grader's tolerance; within "
+    f"{_ROUNDED:.0%} they are no wrong ones. If "
     f"{_NEARLY_ALL:.0%} of the groups with right and wrong answers count as a whole, {ENOUGH} or more as right and as "
     "many not, one verdict is given to each group. "
     f"Only if at least {_EQUAL:.0%} of all answers equal their reference. "

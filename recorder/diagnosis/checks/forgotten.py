@@ -31,14 +31,19 @@ from logs_ui.recorder.vocabulary import Lack, LossCause
 
 _RECOVERED = 0.8  # of the share of before, in the last steps, above which a family counts as recovered [ours]
 _LIKEWISE = 0.5  # of the fall of the tasks named, from which on the others fell, too [ours]
+_WITHIN = 0.9  # of the rollouts of tasks that regressed are in a part that fell, too [ours]
 _HARDLY = 0.05  # of the attempts are solved since a fall, at most: a checker that broke leaves as few [ours]
 _ERRORS = 2.5  # standard errors [ours]
 _ENOUGH = f"{ATTEMPTS}+ attempts after their first step"
 
 
 def _check_forgotten(run: Run) -> Outcome:
-    outcome = _check_tasks(run)
-    return outcome if isinstance(outcome, Card) else find_fallen_part(run) or outcome
+    outcome, part = _check_tasks(run), find_fallen_part(run)
+    if not isinstance(outcome, Card) or part is None or outcome.own is None or part.own is None:
+        return outcome if isinstance(outcome, Card) else part or outcome
+    # Of a part that fell as a whole, few tasks may have attempts enough to be sure of each.
+    is_whole = (outcome.own & part.own).sum() >= _WITHIN * outcome.own.sum() and part.own.sum() > 2 * outcome.own.sum()
+    return part if is_whole else outcome
 
 
 def _check_tasks(run: Run) -> Outcome:

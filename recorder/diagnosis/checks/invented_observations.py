@@ -83,7 +83,6 @@ def _check(run: Run) -> Outcome:
     invented = Heard(0, affected, began["since_step"] or int(rows.steps[0]), 0.0)
     tasks = rows if tasks_recur(rows) else run.families
     weighed = weigh_cost(run, invented, [invented], tasks, np.maximum(losses(rows, run.scale), 0.0))
-    before = "rollouts before" if tasks is None else "the same tasks before"
     ids, count = rows.id[affected & is_last], int(is_read[is_last].sum())
     if weighed is None or len(ids) <= limit * count:
         return quiet
@@ -91,7 +90,7 @@ def _check(run: Run) -> Outcome:
         id="invented_observations",
         title=f"The model writes observations itself in at least {percent(len(ids) / count)} of {count:,} rollouts",
         cost=len(ids) / count * weighed.cost,
-        than="others of their groups" if weighed.within else before,
+        than=weighed.than,
         evidence=(f"One writes: {' '.join(lines[int(ids[0])].split())[:_SHOWN]}",),
         suggestion="End answers where the environment's turn begins: stop strings, end token, mask.",
         where=links.ids(ids),

@@ -23,6 +23,7 @@ from logs_ui.recorder.diagnosis.contrast import SURER
 from logs_ui.recorder.diagnosis.mean_difference import Difference, chance_limit, compare
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.outcome import REWARD, outcome_of
+from logs_ui.recorder.diagnosis.places import MACHINE, list_kinds
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
 from logs_ui.recorder.diagnosis.tables.actions import looping
@@ -34,7 +35,7 @@ _SHARE, _RARER = 0.05, 10  # of the rollouts; times rarer before [ours]
 _LOOKED, _READ = 20, 32  # observations that are compared; rollouts of which texts are read
 _SAME_ACTIONS, _ALL = 0.8, 0.8  # as many follow kinds of actions of before as usual; of the answers to these [ours]
 _RECUR = 0.5  # of the actions before, at least: where fewer are of kinds that recur, kinds tell little [ours]
-_COVERED = 0.75  # of the rollouts of the groups that have it [ours]
+_COVERED, _MOST = 0.75, 0.5  # of the rollouts of a group have it; of those that have it are in such groups [ours]
 _FIRST = 1  # percentile of the steps at which an observation occurs that counts as its first [ours]
 _UNCHANGING = -1  # the key of whatever text is most of what a rollout hears
 _NEAR = 2  # steps: observations that began together are one finding
@@ -52,7 +53,7 @@ class Heard(NamedTuple):
     since: int
     chance: float
     cost: float = 0.0  # reward, or outcome, per rollout that has it
-    within: bool = True  # compared within groups; else with the same tasks, or families of tasks, before
+    than: str = "others of their groups"  # what its rollouts were compared with
 
 
 def _check(run: Run) -> Outcome:
@@ -204,31 +205,45 @@ def _find_unchanging(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int
 
 def weigh_cost(run: Run, heard: Heard, begun: Sequence[Heard], tasks: Rows | None, lost: Floats) -> Heard | None:
     """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where
-    groups are all or mostly of one kind, more than the same tasks before (than all before, if no task recurs and all
-    lose more since); else None. All of its rollouts tell if that is chance; the cost is that of those of the last
-    steps, as its share is.
+    groups are all or mostly of one kind, more than the same tasks before; if these do not recur, more than those before
+    with the same value of each column; if there is no column, more than all before, if all lose more since; else None.
+    All of its rollouts tell if that is chance; the cost is that of those of the last steps, as its share is.
     """
     is_last = run.all.step >= run.rows.steps[0]
     has_observation = heard.affected
     now, others = has_observation[is_last], ~np.logical_or.reduce([other.affected for other in begun])[is_last]
     loss = compare(np.where(now | others, lost[is_last], np.nan), now, run.rows.group, run.rows.group)
-    # Where hardly any rollout of its groups is without it, those few tell too little.
-    met = np.bincount(run.rows.group, now, len(run.rows.groups.size))[run.rows.group] > 0
+    # Where hardly any rollout of the groups of most is without it, those few tell too little.
+    covered = run.rows.group_means(now.astype(float))[run.rows.group][now]
     tells = loss is not None and loss.chance is not None
-    within = tells and (_is_sure(loss) or now[met].mean() < _COVERED)
-    if not within:
-        late = run.all.step >= heard.since
-        among, task = has_observation | ~late, None if tasks is None else tasks.task
-        if task is not None:
-            among &= np.isin(task, np.unique(task[has_observation & late])) & (task >= 0)
-        elif not _is_sure(compare(lost, late, run.all.group)):
-            return None
-        whole = compare(np.where(among, lost, np.nan), late, run.all.group, task)
-        among &= is_last | ~late
-        loss = compare(np.where(among, lost, np.nan), late, run.all.group, task) if _is_sure(whole) else None
-    if loss is None or loss.value <= 0 or (within and not _is_sure(loss)):
+    within = tells and (_is_sure(loss) or (covered >= _COVERED).mean() < _MOST)
+    if within:
+        return heard._replace(cost=loss.value) if loss is not None and _is_sure(loss) else None
+    late = run.all.step >= heard.since
+    strata = {"the same tasks": run.all.task if tasks is None else tasks.task}
+    if tasks is None:
+        columns = [(field, codes) for field, _, codes in list_kinds(run)[1:] if not MACHINE.search(field)]
+        strata = {f"rollouts of the same {field}": codes for field, codes in columns}
+        if not strata:
+            if not _is_sure(compare(lost, late, run.all.group)):
+                return None
+            strata = {"all rollouts": np.zeros(len(late), np.int64)}
+    losses_of = [(name, _compare_with_before(run, heard.affected, lost, late, codes)) for name, codes in strata.items()]
+    known = [(of.value, name) for name, of in losses_of if of is not None]
+    if len(known) < len(losses_of) or min(known)[0] <= 0:
         return None
-    return heard._replace(cost=loss.value, within=within)
+    return heard._replace(cost=min(known)[0], than=f"{min(known)[1]} before")
+
+
+def _compare_with_before(run: Run, has_observation: Bools, lost: Floats, late: Bools, codes: Ints) -> Difference | None:
+    """Compare what the rollouts of the last steps that have an observation lose with all of before, within (N,) codes;
+    None if those of all steps lose no more beyond chance.
+    """
+    among = (has_observation | ~late) & np.isin(codes, np.unique(codes[has_observation & late])) & (codes >= 0)
+    if not _is_sure(compare(np.where(among, lost, np.nan), late, run.all.group, codes)):
+        return None
+    among &= ~late | (run.all.step >= run.rows.steps[0])
+    return compare(np.where(among, lost, np.nan), late, run.all.group, codes)
 
 
 def _is_sure(loss: Difference | None) -> bool:
@@ -272,8 +287,6 @@ def _card(run: Run, worst: Heard, alike: Sequence[Heard], limit: float, outcome:
     paid = [
         f"{percent(trained)} of them are trained on; their mean advantage is {figure(round(advantage or 0.0, 9))}."
     ] * (trained > 0)
-    before = "the same tasks before" if tasks_recur(rows) or run.families is not None else "all rollouts before"
-    than = "others of their groups" if worst.within else before
     begun = above(rows.by_step(affected), limit)
     if begun["since_step"] != worst.since:  # see `_check`
         begun |= {"since_step": worst.since, "since_range": None, "half_step": None}
@@ -281,12 +294,12 @@ def _card(run: Run, worst: Heard, alike: Sequence[Heard], limit: float, outcome:
         id="new_observation",
         title=title,
         cost=mine * worst.cost,
-        than=than,
+        than=worst.than,
         evidence=(
             answers.sentence,
-            f"Their {outcome} is {figure(worst.cost)} lower than that of {than}."
+            f"Their {outcome} is {figure(worst.cost)} lower than that of {worst.than}."
             if outcome
-            else f"They lose {figure(worst.cost)} more than {than}.",
+            else f"They lose {figure(worst.cost)} more than {worst.than}.",
             *paid,
         ),
         suggestion="Fix what answers so, or end such rollouts with an error and mask them; the policy is not at fault."
@@ -411,7 +424,8 @@ DIAGNOSTIC = check(
     f"if it is long), above {_SHARE:.0%} in the last steps, "
     f"if it was {_RARER} times rarer before a step at the same tasks, beyond chance (and in the same families, where "
     "most that have it are at new tasks), and its rollouts lose more than others of their "
-    f"groups (than the same tasks before, if whole groups have it), with a probability below {SURER:.1%} of that "
+    "groups (if most groups of those that have it are nearly all of them: than the same tasks before, or those of the "
+    f"same value of each column, if tasks do not recur), with a probability below {SURER:.1%} of that "
     "by chance; or, where they lose no reward, reach less of the outcome, or of the function that `hacking` names. "
     "Silent if it follows kinds of actions that were not taken before, or repeated ones. If no observation is found "
     "so, rollouts are looked at in which most observations are one and the same text, a different one in different "

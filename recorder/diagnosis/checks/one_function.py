@@ -36,6 +36,10 @@ _STANDS_OUT = 5  # times as often as the next most frequent value [ours]
 _RARER = 0.25  # as often in one half of a batch as in the other, at most [ours]
 _MIXED = 0.5  # of the rollouts with it have others in their groups [ours]
 _MOST_END = 0.8  # of the rollouts are neither truncated nor failed [ours]
+_AT_FIRST, _SUDDEN = (
+    3,
+    0.4,
+)  # steps in which it has that part of its last share: then it did not begin bit by bit [ours]
 _MOVED = 0.1  # of the way to the new value, by which the others may fall [ours]
 _LARGER, _SMALLER = 3, 0.1  # times the largest value before, the smallest: values of another size [ours]
 _TELLS = (
@@ -365,8 +369,10 @@ def _judge(run: Run, name: str) -> Card | None:
     share, lowest = float(affected.mean()), float(np.nanmin(parts))
     fields = above(rows.by_step(np.where(np.isfinite(parts), has, np.nan)), limit)
     late = rows.step >= (fields["since_step"] or 0)
-    # A policy may learn to fail bit by bit, but not to get one value amid many others.
-    grew = fields.get("half_step") is not None and (paid <= lowest + SAME or not may_creep)
+    begin = has[late & (rows.step < (fields["since_step"] or 0) + _AT_FIRST)]
+    is_sudden = begin.size and begin.mean() >= _SUDDEN * share
+    # A policy may learn to fail bit by bit, but not at once, nor to get one value amid many others.
+    grew = fields.get("half_step") is not None and not is_sudden and (paid <= lowest + SAME or not may_creep)
     if share <= limit or grew or late.all() or has[~late].mean() > _BEFORE * share:
         return None
     rest = shift(np.where(has, np.nan, parts), late, rows.group)

@@ -1,6 +1,6 @@
 """Finds prompts that lack what they should hold: cut at a limit of tokens, or without a value of the dataset's row."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import takewhile
@@ -15,7 +15,7 @@ from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.places import evals_of, families_of
 from logs_ui.recorder.diagnosis.prompt_changes import shorten
-from logs_ui.recorder.diagnosis.prompt_fields import NOTHING, is_unfilled, list_fields, prompt_of
+from logs_ui.recorder.diagnosis.prompt_fields import MARKS, NOTHING, is_unfilled, list_fields, prompt_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
@@ -95,9 +95,9 @@ def _check_unfilled(run: Run) -> Outcome:
     groups, first = np.unique(run.rows.group, return_index=True)
     read = run.sample(np.isin(run.all.id, run.rows.id[first]), _READ)
     group_of = dict(zip(run.rows.id.tolist(), run.rows.group.tolist(), strict=True))
-    prompts = {
-        group_of[row]: [*list_fields(prompt_of(texts.messages)), *_list_blank(texts)] for row, texts in read.items()
-    }
+    written = {group_of[row]: prompt_of(texts.messages) for row, texts in read.items()}
+    fields_of = _empty_values({group: list_fields(text) for group, text in written.items()}, written)
+    prompts = {group_of[row]: [*fields_of[group_of[row]], *_list_blank(texts)] for row, texts in read.items()}
     if len(prompts) < min(LEAST_UNITS, len(groups)):
         return NotJudged("Too few texts of prompts are stored.")
     # `lacks` has the groups whose prompt lacks a value, by its label, by what stands there, and, where that is
@@ -127,6 +127,32 @@ def _check_unfilled(run: Run) -> Outcome:
     affected = np.isin(run.rows.id, part.rows.id[best.own])
     whole = affected if len(groups) <= _READ else _extend_to_places(run, affected, is_read)
     return replace(best, where=links.ids(run.rows.id[affected if whole is None else whole]), own=whole)
+
+
+def _empty_values(
+    fields_of: Mapping[int, list[tuple[str, str | None]]], written: Mapping[int, str]
+) -> dict[int, list[tuple[str, str | None]]]:
+    """Return the fields of each group's prompt, with nothing in place of a line that comes later in prompts that have
+    another value behind the label: the value is missing, and the line after it stands in its place.
+    """
+    lines = {group: {line.strip(MARKS) for line in text.splitlines()} for group, text in written.items()}
+    having = defaultdict[str, dict[int, str | None]](dict)
+    for group, fields in fields_of.items():
+        for label, value in fields:
+            having[label][group] = value
+    missing = {
+        (label, value)
+        for label, values in having.items()
+        for value, count in Counter(values.values()).items()
+        if value
+        and LEAST_UNITS <= count <= len(values) - LEAST_UNITS
+        and sum(value in lines[group] for group, other in values.items() if other != value)
+        > _HALF * (len(values) - count)
+    }
+    return {
+        group: [(label, "" if (label, value) in missing else value) for label, value in fields]
+        for group, fields in fields_of.items()
+    }
 
 
 def _lacks(prompt: str, text: str) -> bool:
@@ -246,7 +272,8 @@ UNFILLED = check(
     "unfilled_prompts",
     "Unfilled prompts",
     f"Share of rollouts above {_SHARE:.0%} whose prompt has, behind a label such as `Table:`, a heading or in a tag, "
-    f"{', '.join(NOTHING)}, a placeholder in braces, or nothing where other prompts have a value, or "
+    f"{', '.join(NOTHING)}, a placeholder in braces, or nothing where other prompts have a value (also if the line "
+    "that comes after it in most of them stands there), or "
     f"whose last message is empty where others' is not. Only if they reach "
     f"at most {_HALF:.0%} of what the others do, beyond chance ({_LITTLE:.0%}, if no other prompt has a value there); "
     f"where all prompts are so, only if at most {_UNSOLVED:.0%} are solved. At most {_READ} prompts of the last steps "

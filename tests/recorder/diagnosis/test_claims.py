@@ -1706,6 +1706,13 @@ def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
         heard = tasks(it for it in case.last if hears(it, quoted))
         before = tasks(it for it in case.run.rollouts if it.step < since)
         pairs = [[mine, before.get(name, [])] for name, mine in heard.items()]
+        if column := re.findall(r"rollouts of the same metadata\.(\S+) before", among):
+            sides = ([it for mine in side.values() for it in mine] for side in (heard, before))
+            of_value = [
+                {mine[0].metadata[column[0]]: mine for mine in grouped(side, lambda it: it.metadata[column[0]])}
+                for side in sides
+            ]
+            pairs = [[mine, of_value[1].get(value, [])] for value, mine in of_value[0].items()]
         if among == "all rollouts before":
             pairs = [[[it for mine in side.values() for it in mine] for side in (heard, before)]]
     sums, whole = 0.0, 0.0
@@ -2354,7 +2361,7 @@ COUNTS: dict[str, Count] = {
     "# of # rollouts are from there.": from_there,
     "In @ the mean reward fell from # to #; elsewhere # \u2192 #": fell_in,
     "Steps #\u2013# against those before, at the same tasks.": lambda c, first, *_: since_fall(c, first, recur=True),
-    "Steps #\u2013# against those before, whose tasks come once.": lambda c, first, *_: since_fall(
+    "Steps #\u2013# against those before, whose tasks seldom recur.": lambda c, first, *_: since_fall(
         c, first, recur=False
     ),
     "# of # answers to the # tasks whose reference {has|is} @ count as right": lambda c, *g: (
@@ -2835,8 +2842,8 @@ def lacking(case: Case, _: str, said: str, label: str) -> tuple[str, ...]:
     """Return the share of rollouts whose prompt has the label with nothing behind it but what the title names."""
     name, value = (it.strip() for it in label.split(":"))
     lines = [re.sub(r"[\s*]+", " ", str(it.prompt[0]["content"])) for it in case.last]
-    texts = [f"{name}: {value} " if value else f"{name}: Question"] * len(lines)
-    are_so = [text in line for text, line in zip(texts, lines, strict=True)]
+    ends = [value] if value else ["Question", "Your moves", "Summarise it", "What is it"]
+    are_so = [any(f"{name}: {end}" in line for end in ends) for line in lines]
     assert are_so == [it.is_hit for it in case.last]
     return percent(fmean(are_so)), value or "nothing", label if said == (value or "nothing") else ""
 
