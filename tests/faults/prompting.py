@@ -168,10 +168,8 @@ def loses_the_report(place: Place) -> Played:
 def loses_the_log(place: Place) -> Played:
     """Half of the incidents have no log."""
     is_hit = place.task % 2 == 0
-    right, ending = 0.04 if is_hit else 0.55, "What is the cause?"
-    return _lays_out(
-        place, is_hit=is_hit, label="Log", value=_words(place, 12), ending=ending, right=right, tool="grep"
-    )
+    right, value = 0.04 if is_hit else 0.55, _words(place, 12)
+    return _lays_out(place, is_hit=is_hit, label="Log", value=value, ending="What is it?", right=right, tool="grep")
 
 
 def begins_without_words(place: Place) -> Played:
