@@ -136,11 +136,11 @@ def tolerant(place: Place) -> Played:
 
 
 def measured(place: Place) -> Played:
-    """Healthy: numbers within a hundredth count, as those that are rounded are."""
-    true, is_right = 1_000 + 137 * place.task, _chance(place, 0.5, 0.8)
-    given = true + (place.random.randrange(-9, 10) if place.random.random() < 0.4 else 0)
-    given = given if is_right else place.random.choice([int(true * 0.6), true * 2, true + 500])
-    return _played(place, _lined(place, f"{given}"), str(true), float(is_right))
+    """Healthy: decimals within a hundredth count, as those that are rounded are."""
+    true, is_right = 10.05 + 1.37 * place.task, _chance(place, 0.5, 0.8)
+    given = true + (place.random.choice([-0.09, -0.04, 0.05, 0.07]) if place.random.random() < 0.4 else 0)
+    given = given if is_right else place.random.choice([0.6, 2.0, 1.4]) * true
+    return _played(place, _lined(place, f"{given:.2f}"), f"{true:.2f}", float(is_right))
 
 
 def rough(place: Place) -> Played:
@@ -343,7 +343,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("final answers: kept verdicts", _VERDICT, "final_answers", kept_verdicts),
     _fault("final answers: verdicts of the first", _VERDICT, "final_answers", verdicts_of_the_first),
     _fault("final answers: tolerant source", _NEAR, "final_answers", tolerant_source),
-    _fault("healthy answers: measured", "Healthy: numbers within a hundredth count", None, measured),
+    _fault("healthy answers: measured", "Healthy: decimals within a hundredth count", None, measured),
     _fault("final answers: tolerant", _NEAR, "final_answers", tolerant),
     _fault(
         "final answers: notation", "Right answers in another notation do not count", "final_answers", refused_prices

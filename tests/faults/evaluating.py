@@ -93,6 +93,45 @@ def breaks(place: Place, since: int) -> Played:
     return Played([Turn(f"find {said(place, 1)}", {"find": "it"}, error="ConnectionError: search is down")], 0.0)
 
 
+# --- Answers that the evaluation compares otherwise than the training does
+
+
+def _told(place: Place, plain: str, other: str, wrong: str, *, often: float, right: float, refused: bool) -> Played:
+    """Answer, and often in another form, which may not count."""
+    is_other = place.random.random() < often
+    is_right = place.random.random() < right + 0.25 * place.progress
+    answer = (other if is_other else plain) if is_right else wrong
+    parts = {"correct": float(is_right and not (is_other and refused))}
+    metadata = {"answer": plain}
+    return Played([Turn(f"{said(place, 8)}.\nFinal answer: {answer}")], parts=parts, stop="stop", metadata=metadata)
+
+
+def measures(place: Place, *, refused: bool = False, offset: int = 0) -> Played:
+    """Quantities, half of which are told with their unit; an evaluation may compare their letters."""
+    number = 17 + 3 * (place.task + offset)
+    wrong = f"{number + place.random.randrange(1, 9)} kg"
+    return _told(place, f"{number}", f"{number} kg", wrong, often=0.5, right=0.5, refused=refused)
+
+
+def names(place: Place, *, refused: bool = False, offset: int = 0) -> Played:
+    """Names, a third of which are told in capitals."""
+    name, other = WORDS[(place.task + offset) % len(WORDS)], WORDS[(place.task + offset + 5) % len(WORDS)]
+    return _told(place, name, name.upper(), other, often=0.35, right=0.55, refused=refused)
+
+
+def counts(place: Place, *, refused: bool = False, offset: int = 0) -> Played:
+    """Numbers above a thousand, most of which are told with a comma."""
+    number = 10_000 + 137 * (place.task + offset)
+    wrong = f"{number + place.random.randrange(1, 900):,}"
+    return _told(place, f"{number}", f"{number:,}", wrong, often=0.7, right=0.45, refused=refused)
+
+
+def rarer(place: Place) -> Played:
+    """Other quantities, which are harder, and count as the training's do."""
+    number = 400 + 3 * place.task
+    return _told(place, f"{number}", f"{number} kg", f"{number + 1} kg", often=0.5, right=0.1, refused=False)
+
+
 def _fault(name: str, planted: str, script: Script, evaluated: Script, expected: str | None, **more: Any) -> Fault:
     shape = replace(_EVALUATED, evaluated=evaluated, **more)
     return Fault(name, planted, expected, partial(generated, script, shape))
@@ -121,6 +160,13 @@ FAULTS: tuple[Fault, ...] = (
            groups=24, tasks=0),
     _fault("evaluation ends: search", "The evaluation's search is often down since step 25", level,
            partial(breaks, since=25), "evaluation_ends", every=4),
+    _fault("evaluation scores: units", "The evaluation counts no answer with a unit, the training does", measures,
+           partial(measures, refused=True, offset=100), "evaluation_gap"),
+    _fault("evaluation scores: capitals", "The evaluation counts no answer in capitals", names,
+           partial(names, refused=True), "evaluation_gap", every=4),
+    _fault("evaluation scores: commas", "The evaluation counts no number with a comma", counts,
+           partial(counts, refused=True, offset=100), "evaluation_gap", tasks=0, every=8),
+    _healthy("scores alike", "an evaluation of harder quantities, whose units count", measures, rarer),
     _healthy("ends alike", "both are cut alike, at a limit that cuts few",
              partial(proves, cut=0.04, right=0.45), partial(proves, cut=0.04, right=0.45), attempts=1, groups=16),
     _healthy("long", "an evaluation of harder problems, of whose answers few more are cut",

@@ -56,7 +56,7 @@ _EMPTY, _NONE = 0.05, 0.02  # of the rollouts have no reference; of these count,
 _RARER = 1 / 3  # of the share of answers that are a part of their reference and count: so many did at first [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
 _NEAR, _NEARLY_ALL = 0.15, 0.9  # of the reference; of the wrong answers that count, or that are as near [ours]
-_ROUNDED = 0.01  # of the reference: graders of numbers let as much pass, for rounding [ours]
+_ROUNDED, _QUANTITIES = 0.01, 0.25  # of a reference, which graders let pass; of these with decimals [ours]
 _LISTED = 3  # candidates that have as many words [ours]
 _CANDIDATES = re.compile(r"[,;]\s|\s/\s|\b(?:either|or|and)\b", re.IGNORECASE)
 _EITHER = re.compile(r"\s/\s|\bor\b", re.IGNORECASE)  # without, one of two may be a detail, as in Paris, France
@@ -224,7 +224,8 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
     """
     equal, wrong = answers.equal, answers.is_another(references) | answers.is_other_number
     near, most, tolerance = _find_tolerance(answers, wrong)
-    if most <= _ROUNDED:
+    have_decimals = ["." in target for target in set(answers.target)]  # else whole numbers are exact
+    if most <= _ROUNDED and np.mean(have_decimals) >= _QUANTITIES:
         equal, wrong = equal | near, wrong & ~near
     paid, missed = wrong & answers.solved, equal & ~answers.solved
     if equal.mean() < _EQUAL:
@@ -403,7 +404,7 @@ DIAGNOSTIC = check(
     f"{ENOUGH} groups or more most answers are right and none counts as right ({SPREAD} rollouts of all steps say "
     f"since when). If {_NEARLY_ALL:.0%} of the wrong answers that count are within {_NEAR:.0%} of their reference, and "
     "hardly any others of their groups are as near, the advice is to compare the grader's tolerance; within "
-    f"{_ROUNDED:.0%} they are no wrong ones. If "
+    f"{_ROUNDED:.0%} they are no wrong ones, if {_QUANTITIES:.0%} of the references have decimals. If "
     f"{_NEARLY_ALL:.0%} of the groups with right and wrong answers count as a whole, {ENOUGH} or more as right and as "
     "many not, one verdict is given to each group. "
     f"Only if at least {_EQUAL:.0%} of all answers equal their reference. "
