@@ -38,6 +38,7 @@ def diagnosed(run: Run) -> Diagnosed:
     rows, scalars = columns(run), {name: tuple(points.items()) for name, points in run.scalars.items()}
     evaluations = _evaluations(run)
     evaluated = columns(replace(run, rollouts=run.evaluation, mode=Mode.EVAL)) if run.evaluation else None
+    evaluated = evaluated and replace(evaluated, id=evaluated.id + len(run.rollouts))
     report = diagnose_rows(
         rows, config=run.config, scalars=scalars, evaluations=evaluations, evaluated=evaluated, has_ended=run.has_ended,
         read_labels=partial(_labels, run), read_texts=partial(_texts, run),
@@ -96,12 +97,14 @@ def _texts(run: Run, ids: Sequence[int]) -> dict[int, Texts]:
 
 
 def _evaluated(run: Run, _: str) -> dict[int, Texts]:
-    return {number: Texts(_messages(it), _actions(it)) for number, it in enumerate(run.evaluation)}
+    first = len(run.rollouts) + 1
+    return {number: Texts(_messages(it), _actions(it)) for number, it in enumerate(run.evaluation, first)}
 
 
 def _labels(run: Run, rows: Rows) -> dict[str, list[str | None]]:
     """Return the attributes of some rollouts, as `labels_of` reads them."""
-    found = [attributes_in(dict(run.rollouts[it - 1].metadata)) or {} for it in rows.id.tolist()]
+    rollouts = [*run.rollouts, *run.evaluation]
+    found = [attributes_in(dict(rollouts[it - 1].metadata)) or {} for it in rows.id.tolist()]
     names = dict.fromkeys(name for it in found for name in it)
     return {f"metadata.{name}": [attribute_text(it.get(name)) for it in found] for name in names}
 

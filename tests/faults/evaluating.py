@@ -115,7 +115,8 @@ def measures(place: Place, *, refused: bool = False, offset: int = 0) -> Played:
 
 def names(place: Place, *, refused: bool = False, offset: int = 0) -> Played:
     """Names, a third of which are told in capitals."""
-    name, other = WORDS[(place.task + offset) % len(WORDS)], WORDS[(place.task + offset + 5) % len(WORDS)]
+    number = place.task + offset
+    name, other = f"{WORDS[number % 14]}land", f"{WORDS[(number + 5) % 14]}ia"
     return _told(place, name, name.upper(), other, often=0.35, right=0.55, refused=refused)
 
 

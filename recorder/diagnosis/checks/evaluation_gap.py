@@ -7,7 +7,8 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import change, find_crossing, inflation
-from logs_ui.recorder.diagnosis.contrast import spread
+from logs_ui.recorder.diagnosis.checks.evaluation_scores import ENOUGH, LESS, find_scored_otherwise
+from logs_ui.recorder.diagnosis.contrast import SURER, spread
 from logs_ui.recorder.diagnosis.mean_difference import student_tail
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints
 from logs_ui.recorder.diagnosis.wording import figure
@@ -67,6 +68,11 @@ def _fit_rise(values: Floats) -> tuple[float, float]:
 
 
 def _check(run: Run) -> Outcome:
+    outcome = _check_gap(run)
+    return outcome if isinstance(outcome, Card) else find_scored_otherwise(run) or outcome
+
+
+def _check_gap(run: Run) -> Outcome:
     least = run.threshold("evaluation_gap", _GROWS) * spread(run)
     judged = [evaluation for evaluation in _list_evaluations(run) if len(evaluation.steps) >= _ROUNDS]
     if not judged:
@@ -172,7 +178,9 @@ EVALUATION_GAP = check(
     f"{_FOLLOWS:.0%} of what the training does; or it is larger than that at every evaluation, and all rollouts of "
     "the one that are read have a system message, and none of the other. If the first third of the evaluations already "
     "has such a gap, and it did not double, no later step is told. If evaluations differ by no more than chance, "
-    "none is named as the best.",
+    "none is named as the best. If no gap is found: of the answers of an evaluation that equal their reference (as "
+    f"`final_answers` reads them; {ENOUGH} or more) a share counts as solved that is lower by {LESS:.0%} or more than "
+    f"that of the training's, with a probability by chance below {SURER:.1%}.",
     needs("an evaluation during the training", lambda run: [len(trend) for trend in run.evaluations.values()]),
     _check,
 )

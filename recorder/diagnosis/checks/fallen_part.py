@@ -1,5 +1,5 @@
-"""Finds the part of a run (an eval, a family of tasks, a value of a column) whose mean reward falls while that of the
-others does not. It is no check of its own: `forgotten` asks for it where no task regressed.
+"""Finds the part of a run (a family of tasks, a value of a column) whose mean reward falls while that of the others
+does not. It is no check of its own: `forgotten` asks for it. Each eval is judged by itself, see `run_checks`.
 """
 
 from collections.abc import Sequence
@@ -41,7 +41,7 @@ def find_fallen_part(run: Run) -> Card | None:
     """Return a card on the part that lost most by its fall; None without one."""
     every, rows = run.all, run.rows
     reward = np.where(has_cause(every, LossCause.INFRASTRUCTURE), np.nan, every.reward)
-    kinds = [(field, names, codes) for field, names, codes in list_kinds(run) if not MACHINE.search(field)]
+    kinds = [(field, names, codes) for field, names, codes in list_kinds(run)[1:] if not MACHINE.search(field)]
     falls = [
         fall
         for field, names, codes in kinds
@@ -102,7 +102,12 @@ def _is_sure(run: Run, reward: Floats, fall: _Fall, kinds: Sequence[Ints], limit
     """
     every, last, late = run.all, run.rows.steps[0], run.all.step >= fall.middle
     now = mean(reward[fall.there & (every.step >= last)])
-    if (fall.here.chance or 0.0) > limit or now is None or fall.here.others - now < FAR * spread(run):
+    if (
+        fall.here.chance is None
+        or fall.here.chance > limit
+        or now is None
+        or fall.here.others - now < FAR * spread(run)
+    ):
         return False
     if tasks_recur(every):
         return True

@@ -2453,9 +2453,7 @@ def in_form(case: Case) -> list[Rollout]:
 
 def counted_before(case: Case, step: str) -> tuple[str, ...]:
     """Return how many of those right answers of all steps that were read and came before a step count."""
-    every = case.run.rollouts
-    read = [every[place] for place in np.unique(np.linspace(0, len(every) - 1, 300).astype(int))]
-    early, case.last = case.last, [it for it in read if it.step < int(step)]
+    early, case.last = case.last, [it for it in spread_of(case) if it.step < int(step)]
     mine, case.last = in_form(case), early
     return step, str(len(mine)), str(sum(map(case.solved, mine)))
 
@@ -2529,6 +2527,22 @@ def right(it: Rollout) -> str:
 @cache
 def references(case: Case) -> set[str]:
     return {right(it) for it in case.last if is_compared(it)}
+
+
+def spread_of(case: Case) -> list[Rollout]:
+    """Return the rollouts of all steps that are read."""
+    every = case.run.rollouts
+    return [every[place] for place in np.unique(np.linspace(0, len(every) - 1, 300).astype(int))]
+
+
+def of_evaluation(case: Case) -> tuple[str, ...]:
+    """Return how many answers equal their reference, and count, of the evaluation and of the training."""
+    said = []
+    for side in (case.run.evaluation, spread_of(case)):
+        equal = [it for it in side if re.findall(r"answer: (\w+)", it.turns[-1].text.replace(",", ""))[0].casefold()
+                 == it.metadata["answer"]]  # fmt: skip
+        said.append((str(sum(map(case.solved, equal))), str(len(equal))))
+    return said[0][1], said[0][0], *said[1]
 
 
 def is_compared(it: Rollout) -> bool:
@@ -2705,6 +2719,20 @@ COUNTS |= {
     "In @ the most frequent answer of # of # groups is not the reference; elsewhere of # of #": mistaken,
     "Few of these are in @, so its newest # groups were read, of steps # to #.": newest_in,
     "Such answers: @[.]": such_answers,
+    "Of # evaluation answers that equal their reference # count; of the training's, # of #": lambda c, *_: (
+        of_evaluation(c)
+    ),
+    "# final answers of the evaluation (@) were read, and # of the training's, of all steps, and compared with the "
+    "column @.": lambda c, _, name, __, column: (
+        str(len(c.run.evaluation)), name if name == c.run.eval_name else "", str(len(spread_of(c))),
+        column if column in c.last[0].metadata else "",
+    ),
+    "Such answers that do not count: @.": lambda c, text: (
+        text
+        if set(re.findall(r"(\S+(?: kg)?) \(for", text))
+        <= {re.findall(r"answer: (.*)", it.turns[-1].text)[0] for it in c.run.evaluation if not c.solved(it)}
+        else "",
+    ),
     "Of the right answers that are written otherwise[, or elsewhere], # count"
     "[; of those in the same groups, # of #].": otherwise_counted,
     "# final answers of the last steps were read, and compared with the column @.": (
