@@ -200,11 +200,11 @@ FORGOTTEN = check(
     f"{_LIKEWISE:.0%} as far, with a probability below {SURER:.1%} by chance, or, from the first half of the steps "
     f"before on, below {CHANCE:.0%}, or, so surely, lost more solved attempts in all; or if there are no others: that "
     "is no matter of a few. If no task regressed, or few of such a part: a family, or a value of a column that is "
-    f"constant within groups and names no machine, of the {LOOKED} of each kind with most groups, whose mean reward falls at some step "
-    f"by {FAR:.0%} of the range of rewards or more, and is as low in the last steps, while that of all others falls "
-    f"by {LIKEWISE:.0%} of that at most. Tasks are compared with themselves if they recur; else it must have fallen as "
-    "far within the values of each other kind, and its prompts be as long as before. Chance of each: below "
-    f"{SURER:.1%}, corrected for all parts and steps.",
+    f"constant within groups and names no machine, of the {LOOKED} of each kind with most groups, whose mean reward "
+    f"falls at some step by {FAR:.0%} of the range of rewards or more, and is as low in the last steps, while that of "
+    f"all others falls by {LIKEWISE:.0%} of that at most. Tasks are compared with themselves if they recur; else it "
+    "must have fallen as far within the values of each other kind, and its prompts be as long as before. Chance of "
+    f"each: below {SURER:.1%}, corrected for all parts and steps.",
     needs("tasks", lambda run: run.rows.task >= 0),
     _check_forgotten,
     source="ours; the number of attempts is verifiers'",
