@@ -40,8 +40,14 @@ def _end(thread: threading.Thread, one: Writer) -> None:
     one._queue.wait_until_done(0)  # wakes it
     while thread.ident is None:  # another thread is starting it: join() refuses one that has not begun
         time.sleep(0.001)
-    thread.join(2)
-    if not thread.is_alive():
-        if isinstance(one._outlet, Committer):
-            one._outlet.close()
-        one._reset()
+    closing = threading.Thread(target=_close, args=(thread, one), daemon=True)
+    closing.start()
+    closing.join(2)
+
+
+def _close(thread: threading.Thread, one: Writer) -> None:
+    """Close a writer's files once its thread has ended: else they warn of it in whatever test comes then."""
+    thread.join()
+    if isinstance(one._outlet, Committer):
+        one._outlet.close()
+    one._reset()
