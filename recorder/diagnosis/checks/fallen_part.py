@@ -35,6 +35,7 @@ class _Fall(NamedTuple):
     middle: int  # the step that divides what is compared
     here: Difference  # since that step against before
     rest: Difference  # the same of the others
+    beside: Difference | None  # the same of its rewards less the means of the others at their steps
 
 
 def find_fallen_part(run: Run) -> Card | None:
@@ -86,7 +87,9 @@ def _find_fall(run: Run, reward: Floats, there: Bools, named: tuple[str, list[st
     if here is None or rest is None or -here.value < least or -rest.value > LIKEWISE * -here.value:
         return None
     middle = trend[point.place][0]
-    return _Fall(*named, there, middle if ramp is None else ramp.begin, middle, here, rest)
+    begin, strata = middle if ramp is None else ramp.begin, every.task if tasks_recur(every) else None
+    beside = compare(np.where(there, reward - others, np.nan), every.step >= middle, every.group, strata)
+    return _Fall(*named, there, begin, middle, here, rest, beside)
 
 
 def _compare_sides(run: Run, reward: Floats, there: Bools, late: Bools) -> tuple[Difference | None, Difference | None]:
@@ -102,12 +105,10 @@ def _is_sure(run: Run, reward: Floats, fall: _Fall, kinds: Sequence[Ints], limit
     """
     every, last, late = run.all, run.rows.steps[0], run.all.step >= fall.middle
     now = mean(reward[fall.there & (every.step >= last)])
-    if (
-        fall.here.chance is None
-        or fall.here.chance > limit
-        or now is None
-        or fall.here.others - now < FAR * spread(run)
-    ):
+    if now is None or fall.here.others - now < FAR * spread(run):
+        return False
+    # Beside the others a fall is surer than beside its own past, in which the part may have been learned.
+    if not (_is_beyond(fall.beside, limit) and _is_beyond(fall.here, SURER)):
         return False
     if tasks_recur(every):
         return True
@@ -117,11 +118,11 @@ def _is_sure(run: Run, reward: Floats, fall: _Fall, kinds: Sequence[Ints], limit
     if longer is not None and (longer.chance or 0.0) <= SURER:
         return False
     within = (compare(there, late, every.group, codes + 1) for codes in kinds)
-    return all(
-        difference is not None and difference.chance is not None and difference.chance <= limit
-        and -difference.value >= FAR * spread(run)
-        for difference in within
-    )  # fmt: skip
+    return all(of is not None and _is_beyond(of, SURER) and -of.value >= FAR * spread(run) for of in within)
+
+
+def _is_beyond(difference: Difference | None, most: float) -> bool:
+    return difference is not None and difference.chance is not None and difference.chance <= most
 
 
 def _make_card(run: Run, fall: _Fall, own: Bools, reward: Floats) -> Card:

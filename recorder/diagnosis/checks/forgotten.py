@@ -204,7 +204,7 @@ FORGOTTEN = check(
     f"falls at some step by {FAR:.0%} of the range of rewards or more, and is as low in the last steps, while that of "
     f"all others falls by {LIKEWISE:.0%} of that at most. Tasks are compared with themselves if they recur; else it "
     "must have fallen as far within the values of each other kind, and its prompts be as long as before. Chance of "
-    f"each: below {SURER:.1%}, corrected for all parts and steps.",
+    f"each, and of the fall beside the others, corrected for all parts and steps: below {SURER:.1%}.",
     needs("tasks", lambda run: run.rows.task >= 0),
     _check_forgotten,
     source="ours; the number of attempts is verifiers'",
