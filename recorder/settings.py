@@ -14,6 +14,7 @@ SHARE: Limits = (0.0, 1.0)
 FROM_NOTHING: Limits = (0.0, math.inf)
 FROM_ONE: Limits = (1.0, math.inf)
 NO_THRESHOLD: Limits = (math.inf, -math.inf)
+"""Those of a check that has no threshold: no number is within them."""
 _SOLVED = ("solved_at", "solved_by")
 _PER_ENVIRONMENT = ("max_reward", *_SOLVED, "reference")
 """Settings that may be set for one environment alone."""

@@ -100,7 +100,7 @@ def find_column(run: Run) -> str | None:
 def read_answers(run: Run, rows: Rows, column: str, known: dict[int, Texts]) -> Answers:
     """Read the answers of some rollouts; those that give none are left out. Texts that are known are not read again."""
     labels = dict(zip(run.all.id.tolist(), run.labels_of_all[column], strict=True))
-    if rows.id.size and int(rows.id[0]) not in labels:  # of evaluations, which `Run.all` has not
+    if rows.id.size and int(rows.id[0]) not in labels:  # rollouts of evaluations are not in `Run.all`
         labels = dict(zip(rows.id.tolist(), run.read_labels(rows).get(column, [None] * len(rows)), strict=True))
     references = {row: labels[row] for row in rows.id.tolist()}
     known |= run.read_texts([row for row in references if row not in known])

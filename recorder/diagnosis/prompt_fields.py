@@ -64,6 +64,18 @@ def list_fields(prompt: str) -> list[tuple[str, str | None]]:
     return fields
 
 
+def list_lines_behind(prompt: str) -> dict[str, list[str]]:
+    r"""Return the lines that come after each label that stands on a line alone.
+
+    >>> list_lines_behind("Board:\nx o\no x\nYour move?")
+    {'Board': ['x o', 'o x', 'Your move?']}
+    """
+    lines = [line for line in _FENCED.sub("", prompt).splitlines() if line.strip()]
+    pairs = ((place, _split_label(line)) for place, line in enumerate(lines, 1))
+    alone = ((pair[0], place) for place, pair in pairs if pair is not None and pair[1] is None)
+    return {label: [line.strip(MARKS) for line in lines[place:]] for label, place in alone}
+
+
 def _split_label(line: str) -> tuple[str, str | None] | None:
     """Return the label of a line, and its value; None for the value if the line ends, and for a line without one."""
     if match := _LABEL.fullmatch(line):

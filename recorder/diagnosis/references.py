@@ -8,7 +8,8 @@ import numpy as np
 
 from logs_ui.recorder.diagnosis.answers import rank_of
 from logs_ui.recorder.diagnosis.card import NotJudged, Run
-from logs_ui.recorder.diagnosis.rollout_rows import Rows, distinct
+from logs_ui.recorder.diagnosis.places import MACHINE, list_kinds
+from logs_ui.recorder.diagnosis.rollout_rows import Ints, Rows, distinct
 from logs_ui.recorder.vocabulary import Status
 
 _END = 300  # characters of an answer that may hold a reference
@@ -126,6 +127,12 @@ def _values(text: str) -> list[Fraction]:
 
 def _squeeze(text: str) -> str:
     return "".join(filter(str.isalnum, text.casefold()))
+
+
+def list_data_kinds(run: Run) -> list[tuple[str, Sequence[str], Ints]]:
+    """Return what `places.list_kinds` does of the data alone: without evals, machines and references."""
+    reference = reference_column(run.all, run.labels_of_all, run.settings.reference)
+    return [kind for kind in list_kinds(run) if kind[0] not in {"eval", reference} and not MACHINE.search(kind[0])]
 
 
 def reference_column(rows: Rows, labels: Mapping[str, Sequence[str | None]], chosen: str | None = None) -> str | None:

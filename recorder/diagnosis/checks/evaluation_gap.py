@@ -179,8 +179,9 @@ EVALUATION_GAP = check(
     "the one that are read have a system message, and none of the other. If the first third of the evaluations already "
     "has such a gap, and it did not double, no later step is told. If evaluations differ by no more than chance, "
     "none is named as the best. If no gap is found: of the answers of an evaluation that equal their reference (as "
-    f"`final_answers` reads them; {ENOUGH} or more) a share counts as solved that is lower by {LESS:.0%} or more than "
-    f"that of the training's, with a probability by chance below {SURER:.1%}.",
+    f"`final_answers` reads them; {ENOUGH} or more) the share that counts as solved is at least "
+    f"{100 * LESS:.0f} percentage points lower than in training, by the same functions, with a probability by chance "
+    f"below {SURER:.1%}.",
     needs("an evaluation during the training", lambda run: [len(trend) for trend in run.evaluations.values()]),
     _check,
 )

@@ -1,5 +1,5 @@
-"""Finds an evaluation that scores otherwise than the training: answers that equal their references do not count there,
-while those of the training do. It is no check of its own: `evaluation_gap` asks for it where no gap grows.
+"""Finds an evaluation that scores differently from the training: answers that equal their references do not count
+there, while those of the training do. `evaluation_gap` asks for it where no gap grows.
 """
 
 import numpy as np
@@ -20,45 +20,59 @@ def find_scored_otherwise(run: Run) -> Card | None:
     column = find_column(run) if run.evaluated is not None and run.scale.success.is_defined else None
     if run.evaluated is None or column is None:
         return None
-    trained = read_spread(run, column)
-    cards = [_compare(run, trained, _read(run, run.evaluated, name, column), name) for name in run.evaluated.present]
+    spread_answers = read_spread(run, column)
+    cards = [
+        _compare(run, spread_answers, run.evaluated.where(run.evaluated.in_eval(name)), name)
+        for name in run.evaluated.present
+    ]
     return max(filter(None, cards), key=lambda card: card.cost or 0.0, default=None)
 
 
-def _read(run: Run, evaluated: Rows, name: str, column: str) -> Answers:
-    texts = dict(run.read_evaluated(name))
-    return read_answers(run, evaluated.where(np.isin(evaluated.id, list(texts))), column, texts)
+def _list_scoring(rows: Rows) -> set[str]:
+    """Return the functions that score any of these rollouts."""
+    return {name for name, values in rows.values.items() if np.isfinite(values).any()}
 
 
-def _compare(run: Run, trained: Answers, evaluated: Answers, name: str) -> Card | None:
-    """Return the card if fewer of the answers of an evaluation that equal their reference count than of the training's,
-    beyond chance. Groups are the independent units.
+def _compare(run: Run, trained: Answers, every: Rows, name: str) -> Card | None:
+    """Return the card if a smaller share of the answers of an evaluation that equal their reference counts as solved
+    than of the training's, beyond chance. Groups are the independent units. None if other functions score it. One that
+    is trained on, too, is compared with itself.
     """
-    sides = [(answers.rows.group[answers.equal], answers.solved[answers.equal]) for answers in (evaluated, trained)]
-    counts = [(int(solved.sum()), len(solved)) for _, solved in sides]
-    if min(of for _, of in counts) < ENOUGH:
+    texts, countable = dict(run.read_evaluated(name)), run.scale.success.countable
+    evaluated = read_answers(run, every.where(np.isin(every.id, list(texts))), trained.column, texts)
+    beside = trained.rows.in_eval(name) if run.all.in_eval(name).any() else np.ones(len(trained.rows), bool)
+    if _list_scoring(every) != _list_scoring(
+        run.all.where(run.all.in_eval(name)) if beside.any() and not beside.all() else run.all
+    ):
         return None
-    is_evaluated = np.repeat([True, False], [of for _, of in counts])
+    chosen = evaluated.equal & countable(evaluated.rows), trained.equal & countable(trained.rows) & beside
+    sides = [
+        (answers.rows.group[of], answers.solved[of]) for answers, of in zip((evaluated, trained), chosen, strict=True)
+    ]
+    (counted, count), (counted_of_training, count_of_training) = [
+        (int(solved.sum()), len(solved)) for _, solved in sides
+    ]
+    if min(count, count_of_training) < ENOUGH:
+        return None
+    is_evaluated = np.repeat([True, False], [count, count_of_training])
     groups = np.concatenate([sides[0][0], sides[1][0] + sides[0][0].max() + 1])
-    count = compare(np.concatenate([solved for _, solved in sides]).astype(float), is_evaluated, groups)
-    if count is None or count.chance is None or count.chance > SURER or -count.value < LESS:
+    difference = compare(np.concatenate([solved for _, solved in sides]).astype(float), is_evaluated, groups)
+    if difference is None or difference.chance is None or difference.chance > SURER or -difference.value < LESS:
         return None
-    (counted, of), others = counts[0], " of ".join(f"{number:,}" for number in counts[1])
-    read = (
-        f"{len(evaluated.answer):,} final answers of the evaluation ({name}) were read, and {len(trained.answer):,} of"
-    )
-    refused = np.flatnonzero(evaluated.equal & ~evaluated.solved)
+    refused = np.flatnonzero(chosen[0] & ~evaluated.solved)
     examples = dict.fromkeys(f"{evaluated.written[row]} (for {evaluated.target[row]})" for row in refused.tolist())
     return Card(
         id="evaluation_gap",
-        title=f"Of {of:,} evaluation answers that equal their reference {counted:,} count; of the training's, {others}",
-        cost=-count.value * of / len(evaluated.answer) * spread(run),
+        title=f"{counted:,} of {count:,} evaluation answers that equal their reference count as solved; in training "
+        f"{counted_of_training:,} of {count_of_training:,} do",
+        cost=-difference.value * count / len(evaluated.answer) * spread(run),
         evidence=(
-            f"{read} the training's, of all steps, and compared with the column {evaluated.name}.",
+            f"{len(evaluated.answer):,} answers were read in the evaluation ({name}), {beside.sum():,} in training.",
+            f"Reference: {trained.name}. Solved: {run.scale.success.description}.",
             f"Such answers that do not count: {listed(list(examples))}.",
         ),
-        suggestion="Score the evaluation with the functions of the training, or compare how both read an answer: the "
-        "evaluation is better than its rewards.",
+        suggestion="Score the evaluation with the functions of the training, or compare how each extracts the answer: "
+        "the evaluation is better than its rewards.",
         where=f"mode:{Mode.EVAL}",
         own=np.zeros(len(run.rows), bool),
         is_loss=False,

@@ -56,7 +56,7 @@ _EMPTY, _NONE = 0.05, 0.02  # of the rollouts have no reference; of these count,
 _RARER = 1 / 3  # of the share of answers that are a part of their reference and count: so many did at first [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
 _NEAR, _NEARLY_ALL = 0.15, 0.9  # of the reference; of the wrong answers that count, or that are as near [ours]
-_ROUNDED, _QUANTITIES = 0.01, 0.25  # of a reference, which graders let pass; of these with decimals [ours]
+_ROUNDED, _QUANTITIES = 0.01, 0.25  # of a reference, which graders let pass; of these have decimals, at least [ours]
 _LISTED = 3  # candidates that have as many words [ours]
 _CANDIDATES = re.compile(r"[,;]\s|\s/\s|\b(?:either|or|and)\b", re.IGNORECASE)
 _EITHER = re.compile(r"\s/\s|\bor\b", re.IGNORECASE)  # without, one of two may be a detail, as in Paris, France
@@ -224,9 +224,9 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
     """
     equal, wrong = answers.equal, answers.is_another(references) | answers.is_other_number
     near, most, tolerance = _find_tolerance(answers, wrong)
-    have_decimals = ["." in target for target in set(answers.target)]  # else whole numbers are exact
-    if most <= _ROUNDED and np.mean(have_decimals) >= _QUANTITIES:
-        equal, wrong = equal | near, wrong & ~near
+    with_decimals = [re.search(r"\d\.\d", target) is not None for target in set(answers.target)]
+    if is_rounded := bool(most <= _ROUNDED and np.mean(with_decimals) >= _QUANTITIES):  # whole numbers are exact
+        equal, wrong, tolerance = equal | near, wrong & ~near, []
     paid, missed = wrong & answers.solved, equal & ~answers.solved
     if equal.mean() < _EQUAL:
         return None
@@ -249,8 +249,9 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
         of_all = f"{affected.sum():,} of {len(equal):,} final answers"
         titles.insert(0, f"The verdicts on {of_all} contradict their references")
     neither = len(equal) - equal.sum() - wrong.sum()
-    kinds = f"{equal.sum():,} equal their reference; {wrong.sum():,} are another number, or another task's reference"
-    sentences = [f"{kinds}; {neither:,} could not be compared."]
+    within = f", {near.sum():,} of them within {exact_percent(most)}" * is_rounded
+    unlike = f"{wrong.sum():,} are another number, or another task's reference"
+    sentences = [f"{equal.sum():,} equal their reference{within}; {unlike}; {neither:,} could not be compared."]
     pairs = [(answers.written[row], answers.target[row]) for row in np.flatnonzero(missed)]
     others = [pair for pair in pairs if pair[0] != pair[1]]
     # Where wrong answers count as well, more than the comparison is at fault.
@@ -265,7 +266,7 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
     sentences += tolerance
     spread = read_spread(run, answers.column)
     of = spread.equal if is_missed else spread.is_another(references) | spread.is_other_number
-    since, over_time = _compare_over_time(spread, of, is_right=is_missed)
+    since, over_time = ({}, list[str]()) if is_rounded else _compare_over_time(spread, of, is_right=is_missed)
     return Card(
         id="final_answers",
         title=titles[0],
@@ -404,7 +405,7 @@ DIAGNOSTIC = check(
     f"{ENOUGH} groups or more most answers are right and none counts as right ({SPREAD} rollouts of all steps say "
     f"since when). If {_NEARLY_ALL:.0%} of the wrong answers that count are within {_NEAR:.0%} of their reference, and "
     "hardly any others of their groups are as near, the advice is to compare the grader's tolerance; within "
-    f"{_ROUNDED:.0%} they are no wrong ones, if {_QUANTITIES:.0%} of the references have decimals. If "
+    f"{_ROUNDED:.0%} of it they are not wrong, if at least {_QUANTITIES:.0%} of the references have decimals. If "
     f"{_NEARLY_ALL:.0%} of the groups with right and wrong answers count as a whole, {ENOUGH} or more as right and as "
     "many not, one verdict is given to each group. "
     f"Only if at least {_EQUAL:.0%} of all answers equal their reference. "

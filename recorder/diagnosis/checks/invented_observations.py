@@ -146,7 +146,7 @@ DIAGNOSTIC = check(
     f"than {_COMMON:.0%} of the rollouts hear (or with a label, such as `Observation:` or `[page`, with which "
     f"{_MOST_SAY:.0%} of them get an observation, and hardly an answer began at first), and is no quotation; if they "
     "lose more than others of their groups "
-    "(than the same tasks before, if whole groups have it), as in `new_observation`. At most "
+    "(than earlier rollouts, if whole groups have it), as in `new_observation`. At most "
     f"{_MOST_READ:,} rollouts of the last steps, and as many before, are read.",
     needs("observations", lambda run: run.has_observations),
     _check,

@@ -23,7 +23,7 @@ from logs_ui.recorder.diagnosis.contrast import SURER
 from logs_ui.recorder.diagnosis.mean_difference import Difference, chance_limit, compare
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.outcome import REWARD, outcome_of
-from logs_ui.recorder.diagnosis.places import MACHINE, list_kinds
+from logs_ui.recorder.diagnosis.references import list_data_kinds
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
 from logs_ui.recorder.diagnosis.tables.actions import looping
@@ -205,34 +205,39 @@ def _find_unchanging(rows: Rows, last: Rows, limit: float) -> Iterator[tuple[int
 
 def weigh_cost(run: Run, heard: Heard, begun: Sequence[Heard], tasks: Rows | None, lost: Floats) -> Heard | None:
     """Return it if its rollouts lose more than those of their groups that have nothing of what has `begun`; where
-    groups are all or mostly of one kind, more than the same tasks before; if these do not recur, more than those before
-    with the same value of each column; if there is no column, more than all before, if all lose more since; else None.
+    groups are all or mostly of one kind, more than earlier ones of the same tasks; if these do not recur, more than
+    those with the same value of each column; if there is no column, more than all, if all lose more since; else None.
     All of its rollouts tell if that is chance; the cost is that of those of the last steps, as its share is.
     """
     is_last = run.all.step >= run.rows.steps[0]
     has_observation = heard.affected
     now, others = has_observation[is_last], ~np.logical_or.reduce([other.affected for other in begun])[is_last]
     loss = compare(np.where(now | others, lost[is_last], np.nan), now, run.rows.group, run.rows.group)
-    # Where hardly any rollout of the groups of most is without it, those few tell too little.
+    # If most of its rollouts are in groups where hardly any other lacks it, those few tell too little.
     covered = run.rows.group_means(now.astype(float))[run.rows.group][now]
     tells = loss is not None and loss.chance is not None
     within = tells and (_is_sure(loss) or (covered >= _COVERED).mean() < _MOST)
     if within:
         return heard._replace(cost=loss.value) if loss is not None and _is_sure(loss) else None
     late = run.all.step >= heard.since
-    strata = {"the same tasks": run.all.task if tasks is None else tasks.task}
-    if tasks is None:
-        columns = [(field, codes) for field, _, codes in list_kinds(run)[1:] if not MACHINE.search(field)]
-        strata = {f"rollouts of the same {field}": codes for field, codes in columns}
-        if not strata:
-            if not _is_sure(compare(lost, late, run.all.group)):
-                return None
-            strata = {"all rollouts": np.zeros(len(late), np.int64)}
+    if tasks is not None:
+        strata = {"of the same tasks" if tasks_recur(run.all) else "of the same families of tasks": tasks.task}
+    else:
+        mine = heard.affected & late
+        strata = {
+            f"with the same {field}": codes
+            for field, _, codes in list_data_kinds(run)
+            if np.isin(codes[mine], codes[~late]).mean() >= _MOST  # values that are all new compare with none
+        }
+    if not strata:
+        if not _is_sure(compare(lost, late, run.all.group)):
+            return None
+        strata = {"of all tasks": np.zeros(len(late), np.int64)}
     losses_of = [(name, _compare_with_before(run, heard.affected, lost, late, codes)) for name, codes in strata.items()]
     known = [(of.value, name) for name, of in losses_of if of is not None]
     if len(known) < len(losses_of) or min(known)[0] <= 0:
         return None
-    return heard._replace(cost=min(known)[0], than=f"{min(known)[1]} before")
+    return heard._replace(cost=min(known)[0], than=f"earlier rollouts {min(known)[1]}")
 
 
 def _compare_with_before(run: Run, has_observation: Bools, lost: Floats, late: Bools, codes: Ints) -> Difference | None:
@@ -424,8 +429,9 @@ DIAGNOSTIC = check(
     f"if it is long), above {_SHARE:.0%} in the last steps, "
     f"if it was {_RARER} times rarer before a step at the same tasks, beyond chance (and in the same families, where "
     "most that have it are at new tasks), and its rollouts lose more than others of their "
-    "groups (if most groups of those that have it are nearly all of them: than the same tasks before, or those of the "
-    f"same value of each column, if tasks do not recur), with a probability below {SURER:.1%} of that "
+    f"groups (if most of its rollouts are in groups of which {_COVERED:.0%} have it: than earlier rollouts of the same "
+    "tasks; of the same families, or with the same value of each column, if tasks do not recur; of all tasks, if there "
+    f"are none of these and all lose more since), with a probability below {SURER:.1%} of that "
     "by chance; or, where they lose no reward, reach less of the outcome, or of the function that `hacking` names. "
     "Silent if it follows kinds of actions that were not taken before, or repeated ones. If no observation is found "
     "so, rollouts are looked at in which most observations are one and the same text, a different one in different "

@@ -36,10 +36,8 @@ _STANDS_OUT = 5  # times as often as the next most frequent value [ours]
 _RARER = 0.25  # as often in one half of a batch as in the other, at most [ours]
 _MIXED = 0.5  # of the rollouts with it have others in their groups [ours]
 _MOST_END = 0.8  # of the rollouts are neither truncated nor failed [ours]
-_AT_FIRST, _SUDDEN = (
-    3,
-    0.4,
-)  # steps in which it has that part of its last share: then it did not begin bit by bit [ours]
+_AT_FIRST = 3  # steps in which it has the following part of its last share: then it did not begin bit by bit [ours]
+_SUDDEN = 0.4
 _MOVED = 0.1  # of the way to the new value, by which the others may fall [ours]
 _LARGER, _SMALLER = 3, 0.1  # times the largest value before, the smallest: values of another size [ours]
 _TELLS = (
@@ -369,8 +367,8 @@ def _judge(run: Run, name: str) -> Card | None:
     share, lowest = float(affected.mean()), float(np.nanmin(parts))
     fields = above(rows.by_step(np.where(np.isfinite(parts), has, np.nan)), limit)
     late = rows.step >= (fields["since_step"] or 0)
-    begin = has[late & (rows.step < (fields["since_step"] or 0) + _AT_FIRST)]
-    is_sudden = begin.size and begin.mean() >= _SUDDEN * share
+    first_steps = rows.steps[rows.steps >= (fields["since_step"] or 0)][:_AT_FIRST]
+    is_sudden = bool(len(first_steps)) and has[np.isin(rows.step, first_steps)].mean() >= _SUDDEN * share
     # A policy may learn to fail bit by bit, but not at once, nor to get one value amid many others.
     grew = fields.get("half_step") is not None and not is_sudden and (paid <= lowest + SAME or not may_creep)
     if share <= limit or grew or late.all() or has[~late].mean() > _BEFORE * share:
@@ -464,8 +462,8 @@ NEW_VALUE = check(
     f"More than {_SHARE:.0%} of rollouts get exactly the same value of a reward function that has at least {_LEVELS} "
     f"other values: the one that is {_STANDS_OUT} times as frequent as any other below the highest, or whose "
     "share grew so much more than any other's since the first steps, else the lowest. "
-    "It is at least five times as frequent as before a jump (or, if it is not the lowest, before a rise), while the "
-    "other "
+    "It is at least five times as frequent as before a jump (or before a rise, if it is not the lowest, or if its "
+    f"first {_AT_FIRST} steps have {_SUDDEN:.0%} of its last share), while the other "
     f"values have not fallen by {_MOVED:.0%} of the way to the lowest, and the rollouts that get it differ from others "
     "of their groups in no other figure. Seconds, metrics and errors in observations may differ, and are told. Not "
     "judged for functions of few values: their failures look like wrong answers. "

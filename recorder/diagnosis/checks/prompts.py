@@ -15,7 +15,7 @@ from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.places import evals_of, families_of
 from logs_ui.recorder.diagnosis.prompt_changes import shorten
-from logs_ui.recorder.diagnosis.prompt_fields import MARKS, NOTHING, is_unfilled, list_fields, prompt_of
+from logs_ui.recorder.diagnosis.prompt_fields import NOTHING, is_unfilled, list_fields, list_lines_behind, prompt_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
@@ -132,25 +132,27 @@ def _check_unfilled(run: Run) -> Outcome:
 def _empty_values(
     fields_of: Mapping[int, list[tuple[str, str | None]]], written: Mapping[int, str]
 ) -> dict[int, list[tuple[str, str | None]]]:
-    """Return the fields of each group's prompt, with nothing in place of a line that comes later in prompts that have
-    another value behind the label: the value is missing, and the line after it stands in its place.
+    """Return the fields of each group's prompt, with nothing for a value that is missing: the next line of the prompt
+    stands where the value should be. That is a line that comes after the value in most other prompts with this label.
     """
-    lines = {group: {line.strip(MARKS) for line in text.splitlines()} for group, text in written.items()}
-    having = defaultdict[str, dict[int, str | None]](dict)
-    for group, fields in fields_of.items():
-        for label, value in fields:
-            having[label][group] = value
-    missing = {
-        (label, value)
-        for label, values in having.items()
-        for value, count in Counter(values.values()).items()
-        if value
-        and LEAST_UNITS <= count <= len(values) - LEAST_UNITS
-        and sum(value in lines[group] for group, other in values.items() if other != value)
-        > _HALF * (len(values) - count)
-    }
+    behind = {group: list_lines_behind(text) for group, text in written.items()}
+    having = defaultdict[str, dict[int, list[str]]](dict)
+    for group, lines_of in behind.items():
+        for label, lines in lines_of.items():
+            having[label][group] = lines
+    missing = set[tuple[str, str]]()
+    for label, lines_by_group in having.items():
+        firsts = Counter(lines[0] for lines in lines_by_group.values() if lines)
+        for line, count in firsts.items():
+            others = [lines for lines in lines_by_group.values() if lines and lines[0] != line]
+            is_frequent = min(count, len(others)) >= LEAST_UNITS
+            if line and is_frequent and sum(line in lines[1:] for lines in others) > _HALF * len(others):
+                missing.add((label, line))
     return {
-        group: [(label, "" if (label, value) in missing else value) for label, value in fields]
+        group: [
+            (label, "" if (label, value) in missing and behind[group].get(label, [])[:1] == [value] else value)
+            for label, value in fields
+        ]
         for group, fields in fields_of.items()
     }
 
@@ -272,8 +274,8 @@ UNFILLED = check(
     "unfilled_prompts",
     "Unfilled prompts",
     f"Share of rollouts above {_SHARE:.0%} whose prompt has, behind a label such as `Table:`, a heading or in a tag, "
-    f"{', '.join(NOTHING)}, a placeholder in braces, or nothing where other prompts have a value (also if the line "
-    "that comes after it in most of them stands there), or "
+    f"{', '.join(NOTHING)}, a placeholder in braces, or nothing where other prompts have a value (or where the next "
+    "line of the prompt stands), or "
     f"whose last message is empty where others' is not. Only if they reach "
     f"at most {_HALF:.0%} of what the others do, beyond chance ({_LITTLE:.0%}, if no other prompt has a value there); "
     f"where all prompts are so, only if at most {_UNSOLVED:.0%} are solved. At most {_READ} prompts of the last steps "

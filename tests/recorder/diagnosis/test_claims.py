@@ -1109,22 +1109,23 @@ def fell_in(case: Case, place: str, *_: str) -> tuple[str, ...]:
     """Return the mean reward of a part before a step and since, and that of the others, at the same tasks if these
     recur.
     """
-    since, is_there = int(re.findall(r"\d+", case.card.evidence[0])[0]), place_in(place)
+    since, _last, begin = map(int, re.findall(r"\d+", case.card.evidence[0]))
+    is_there = place_in(place)
     levels: list[str] = []
     for of in (True, False):
         mine = [it for it in case.run.rollouts if (is_there(it) == place.removeprefix("family ")) is of]
-        late, early = ([it for it in mine if (it.step >= since) is side] for side in (True, False))
+        late, early = [it for it in mine if it.step >= since], [it for it in mine if it.step < begin]
         by = task if case.card.evidence[0].endswith("at the same tasks.") else lambda _: 0
         levels += compared(case, "reward", early, late, by)
     return place, *levels
 
 
-def since_fall(case: Case, first: str, *, recur: bool) -> tuple[str, ...]:
-    """Return the steps of a fall, if tasks do recur as it says."""
+def since_fall(case: Case, middle: str, *_: str, recur: bool) -> tuple[str, ...]:
+    """Return the steps that are compared, if tasks do recur as it says."""
     groups = {(it.step, it.group): task(it) for it in case.run.rollouts}
     assert (len({*groups.values()}) < len(groups)) is recur
-    assert int(first) >= (case.card.since_step or 0)
-    return first, str(max(it.step for it in case.run.rollouts))
+    assert int(middle) >= (case.card.since_step or 0)
+    return middle, str(max(it.step for it in case.run.rollouts)), str(case.card.since_step)
 
 
 def from_there(case: Case, *_: str) -> tuple[str, ...]:
@@ -1706,14 +1707,14 @@ def lose_within(case: Case, _: str, among: str) -> tuple[str, ...]:
         heard = tasks(it for it in case.last if hears(it, quoted))
         before = tasks(it for it in case.run.rollouts if it.step < since)
         pairs = [[mine, before.get(name, [])] for name, mine in heard.items()]
-        if column := re.findall(r"rollouts of the same metadata\.(\S+) before", among):
+        if column := re.findall(r"earlier rollouts with the same metadata\.(\S+)", among):
             sides = ([it for mine in side.values() for it in mine] for side in (heard, before))
             of_value = [
                 {mine[0].metadata[column[0]]: mine for mine in grouped(side, lambda it: it.metadata[column[0]])}
                 for side in sides
             ]
             pairs = [[mine, of_value[1].get(value, [])] for value, mine in of_value[0].items()]
-        if among == "all rollouts before":
+        if among == "earlier rollouts of all tasks":
             pairs = [[[it for mine in side.values() for it in mine] for side in (heard, before)]]
     sums, whole = 0.0, 0.0
     for mine, others in pairs:
@@ -2359,10 +2360,11 @@ COUNTS: dict[str, Count] = {
         alike_there(c)[4:]
     ),
     "# of # rollouts are from there.": from_there,
+    "# of the # rollouts of the last steps are of this part.": from_there,
     "In @ the mean reward fell from # to #; elsewhere # \u2192 #": fell_in,
-    "Steps #\u2013# against those before, at the same tasks.": lambda c, first, *_: since_fall(c, first, recur=True),
-    "Steps #\u2013# against those before, whose tasks seldom recur.": lambda c, first, *_: since_fall(
-        c, first, recur=False
+    "Steps #\u2013# against those before step #, at the same tasks.": lambda c, *it: since_fall(c, *it, recur=True),
+    "Steps #\u2013# against those before step #, of other tasks, since these seldom recur.": lambda c, *it: (
+        since_fall(c, *it, recur=False)
     ),
     "# of # answers to the # tasks whose reference {has|is} @ count as right": lambda c, *g: (
         str(sum(map(c.solved, of_kind(c)))), str(len(of_kind(c))), str(len(tasks(of_kind(c)))), g[-1],
@@ -2542,7 +2544,7 @@ def of_evaluation(case: Case) -> tuple[str, ...]:
         equal = [it for it in side if re.findall(r"answer: (\w+)", it.turns[-1].text.replace(",", ""))[0].casefold()
                  == it.metadata["answer"]]  # fmt: skip
         said.append((str(sum(map(case.solved, equal))), str(len(equal))))
-    return said[0][1], said[0][0], *said[1]
+    return *said[0], *said[1]
 
 
 def is_compared(it: Rollout) -> bool:
@@ -2719,13 +2721,14 @@ COUNTS |= {
     "In @ the most frequent answer of # of # groups is not the reference; elsewhere of # of #": mistaken,
     "Few of these are in @, so its newest # groups were read, of steps # to #.": newest_in,
     "Such answers: @[.]": such_answers,
-    "Of # evaluation answers that equal their reference # count; of the training's, # of #": lambda c, *_: (
+    "# of # evaluation answers that equal their reference count as solved; in training # of # do": lambda c, *_: (
         of_evaluation(c)
     ),
-    "# final answers of the evaluation (@) were read, and # of the training's, of all steps, and compared with the "
-    "column @.": lambda c, _, name, __, column: (
+    "# answers were read in the evaluation (@), # in training.": lambda c, _, name, __: (
         str(len(c.run.evaluation)), name if name == c.run.eval_name else "", str(len(spread_of(c))),
-        column if column in c.last[0].metadata else "",
+    ),
+    "Reference: @. Solved: @.": lambda c, column, text: (
+        column if column in c.last[0].metadata else "", text if text == "correct \u2265 1" else "",
     ),
     "Such answers that do not count: @.": lambda c, text: (
         text

@@ -12,6 +12,7 @@
   let typed = false; // something was written since it opened: then Tab takes what is offered first
   let due = false; // Tab was pressed before its list had come
   let sent = null;
+  let picked = null; // the text of the chosen option
   const isLong = () => box().value.length > 2000; // for an address: the form is posted, and nothing is suggested
 
   const show = (open) => {
@@ -21,6 +22,7 @@
     if (!open) { wanted = due = false; choose(null); }
   };
   const choose = (option) => {
+    picked = option?.dataset.text;
     chosen()?.setAttribute("aria-selected", "false");
     option?.setAttribute("aria-selected", "true");
     option?.scrollIntoView({ block: "nearest" });
@@ -112,7 +114,7 @@
     const target = event.detail.ctx.target?.id;
     if (target === "suggestions") {
       // An arrow's choice outlives the answer to what was written just before it.
-      choose(document.getElementById(box().getAttribute("aria-activedescendant")));
+      choose(options().find((option) => option.dataset.text === picked));
       show(wanted && document.activeElement === box() && options().length > 0);
       if (due && isCurrent()) keys.Tab();
     }
