@@ -131,9 +131,9 @@ def check_thresholds(settings: Settings, limits: Mapping[str, Limits | None]) ->
     for name, value in settings.thresholds.items():
         if name not in limits:
             raise make_unknown_error("There is no diagnostic", name, limits)
-        least, most = limits[name] or (-math.inf, math.inf)
         if limits[name] == NO_THRESHOLD:
             raise SettingsError(f"{name} has no threshold. To leave its finding out, mute it.")
+        least, most = limits[name] or (-math.inf, math.inf)
         if not least <= value <= most:
             span = f"from {least:g} to {most:g}" if math.isfinite(most) else f"from {least:g} on"
             raise SettingsError(f"The threshold of {name} must be a number {span}, not {value:g}.")

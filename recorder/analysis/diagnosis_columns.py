@@ -224,7 +224,7 @@ def evaluated_texts_of(db: Database, run_id: int, eval_name: str) -> dict[int, T
     """Return the texts of some rollouts of the evaluations, as `Run.read_evaluated` has them."""
     row = EvaluationRow
     of = [col(row.run_id) == run_id, col(row.mode) == Mode.EVAL, col(row.eval_name) == eval_name]
-    query = select(col(row.id)).where(*of, col(row.status) != Status.RUNNING)
+    query = select(col(row.id)).where(*of, col(row.status) != Status.RUNNING).order_by(col(row.id))
     with Session(db) as session:
         ids = [row_id for row_id in session.scalars(query) if row_id is not None]
     return texts_of(db, run_id, ids[:: -(-len(ids) // _EVALUATED) or 1])

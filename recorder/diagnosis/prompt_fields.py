@@ -12,7 +12,7 @@ _TAGGED = re.compile(r" {0,3}<([A-Za-z][\w-]{0,40})>(?:(.*)</\1>)?\s*")
 _HEADING = re.compile(r" {0,3}#+ +([^:]{1,40}?)\s*")
 _LONG = 10_000  # characters at either end of a prompt
 _FENCED = re.compile(r"^ *```.*?(?:^ *```|\Z)", re.MULTILINE | re.DOTALL)
-MARKS = " \t`\"'*_.,;"
+_MARKS = " \t`\"'*_.,;"
 _RIGHTLY = re.compile(
     r"(?<![a-z])(?:previous|prior|past|history|memory|last|hint|note|comment|feedback|error|example|optional|default"
     r"|format|return|output|answer|result|expected|inventory|holding|visited|so far|tools?\b"
@@ -60,7 +60,7 @@ def list_fields(prompt: str) -> list[tuple[str, str | None]]:
             label, value = pair
             if value is None and place + 1 < len(lines):
                 value = lines[place + 1].removeprefix(f"</{label}>") if labelled[place + 1] is None else ""
-            fields.append((label, value and value.strip(MARKS)))
+            fields.append((label, value and value.strip(_MARKS)))
     return fields
 
 
@@ -73,7 +73,7 @@ def list_lines_behind(prompt: str) -> dict[str, list[str]]:
     lines = [line for line in _FENCED.sub("", prompt).splitlines() if line.strip()]
     pairs = ((place, _split_label(line)) for place, line in enumerate(lines, 1))
     alone = ((pair[0], place) for place, pair in pairs if pair is not None and pair[1] is None)
-    return {label: [line.strip(MARKS) for line in lines[place:]] for label, place in alone}
+    return {label: [line.strip(_MARKS) for line in lines[place:]] for label, place in alone}
 
 
 def _split_label(line: str) -> tuple[str, str | None] | None:

@@ -25,6 +25,9 @@ from logs_ui.recorder.rows.text_facts import answers, call_facts, text_facts, to
 from logs_ui.recorder.vocabulary import Mode, Status, StopReason
 from tests.faults.runs import Rollout, Run
 
+EVALUATED = 60
+"""At most so many rollouts of the evaluations are read, as `evaluated_texts_of` does."""
+
 
 class _Row(SimpleNamespace):
     """Takes the place of an `EvaluationRow`, which takes ten times as long to make. What it is not given is None."""
@@ -97,8 +100,8 @@ def _texts(run: Run, ids: Sequence[int]) -> dict[int, Texts]:
 
 
 def _evaluated(run: Run, _: str) -> dict[int, Texts]:
-    first = len(run.rollouts) + 1
-    return {number: Texts(_messages(it), _actions(it)) for number, it in enumerate(run.evaluation, first)}
+    every = list(enumerate(run.evaluation, len(run.rollouts) + 1))
+    return {number: Texts(_messages(it), _actions(it)) for number, it in every[:: -(-len(every) // EVALUATED) or 1]}
 
 
 def _labels(run: Run, rows: Rows) -> dict[str, list[str | None]]:

@@ -96,7 +96,7 @@ def breaks(place: Place, since: int) -> Played:
 # --- Answers that the evaluation compares otherwise than the training does
 
 
-def _told(place: Place, plain: str, other: str, wrong: str, *, often: float, right: float, refused: bool) -> Played:
+def _answer(place: Place, plain: str, other: str, wrong: str, *, often: float, right: float, refused: bool) -> Played:
     """Answer, and often in another form, which may not count."""
     is_other = place.random.random() < often
     is_right = place.random.random() < right + 0.25 * place.progress
@@ -110,27 +110,27 @@ def measures(place: Place, *, refused: bool = False, offset: int = 0) -> Played:
     """Quantities, half of which are told with their unit; an evaluation may compare their letters."""
     number = 17 + 3 * (place.task + offset)
     wrong = f"{number + place.random.randrange(1, 9)} kg"
-    return _told(place, f"{number}", f"{number} kg", wrong, often=0.5, right=0.5, refused=refused)
+    return _answer(place, f"{number}", f"{number} kg", wrong, often=0.5, right=0.5, refused=refused)
 
 
 def names(place: Place, *, refused: bool = False, offset: int = 0) -> Played:
     """Names, a third of which are told in capitals."""
     number = place.task + offset
     name, other = f"{WORDS[number % 14]}land", f"{WORDS[(number + 5) % 14]}ia"
-    return _told(place, name, name.upper(), other, often=0.35, right=0.55, refused=refused)
+    return _answer(place, name, name.upper(), other, often=0.35, right=0.55, refused=refused)
 
 
 def counts(place: Place, *, refused: bool = False, offset: int = 0) -> Played:
     """Numbers above a thousand, most of which are told with a comma."""
     number = 10_000 + 137 * (place.task + offset)
     wrong = f"{number + place.random.randrange(1, 900):,}"
-    return _told(place, f"{number}", f"{number:,}", wrong, often=0.7, right=0.45, refused=refused)
+    return _answer(place, f"{number}", f"{number:,}", wrong, often=0.7, right=0.45, refused=refused)
 
 
 def rarer(place: Place) -> Played:
     """Other quantities, which are harder, and count as the training's do."""
     number = 400 + 3 * place.task
-    return _told(place, f"{number}", f"{number} kg", f"{number + 1} kg", often=0.5, right=0.1, refused=False)
+    return _answer(place, f"{number}", f"{number} kg", f"{number + 1} kg", often=0.5, right=0.1, refused=False)
 
 
 def _fault(name: str, planted: str, script: Script, evaluated: Script, expected: str | None, **more: Any) -> Fault:

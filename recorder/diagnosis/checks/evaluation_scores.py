@@ -16,7 +16,7 @@ LESS, ENOUGH = 0.2, 16  # of the equal answers count, less than in training; suc
 
 
 def find_scored_otherwise(run: Run) -> Card | None:
-    """Return the card on the evaluation of whose right answers fewest count, beside those of the training."""
+    """Return the card on the evaluation in which the difference to the training costs most; None without one."""
     column = find_column(run) if run.evaluated is not None and run.scale.success.is_defined else None
     if run.evaluated is None or column is None:
         return None
@@ -40,11 +40,11 @@ def _compare(run: Run, trained: Answers, every: Rows, name: str) -> Card | None:
     """
     texts, countable = dict(run.read_evaluated(name)), run.scale.success.countable
     evaluated = read_answers(run, every.where(np.isin(every.id, list(texts))), trained.column, texts)
-    beside = trained.rows.in_eval(name) if run.all.in_eval(name).any() else np.ones(len(trained.rows), bool)
-    if _list_scoring(every) != _list_scoring(
-        run.all.where(run.all.in_eval(name)) if beside.any() and not beside.all() else run.all
-    ):
+    is_trained = run.all.in_eval(name)
+    training = run.all.where(is_trained) if is_trained.any() else run.all
+    if _list_scoring(every) != _list_scoring(training):
         return None
+    beside = np.isin(trained.rows.id, training.id)
     chosen = evaluated.equal & countable(evaluated.rows), trained.equal & countable(trained.rows) & beside
     sides = [
         (answers.rows.group[of], answers.solved[of]) for answers, of in zip((evaluated, trained), chosen, strict=True)

@@ -26,15 +26,19 @@ LOOKED = 20  # parts of each kind, the largest [ours]
 _NEAR = 2  # steps: parts that fell together are one finding [ours]
 
 
+class _Steps(NamedTuple):
+    """What is compared: the steps from `middle` on with those before `begin`. In between a gradual fall goes on."""
+
+    begin: int  # the first step of the fall
+    middle: int
+
+
 class _Fall(NamedTuple):
     field: str  # of the filter
     names: list[str]  # of the parts
     there: Bools  # (A) True for their rollouts, of all steps
-    begin: int  # the first step of the fall
-    middle: (
-        int  # the first step of what is compared with the steps before `begin`; later than it if the fall is gradual
-    )
-    mine: Difference  # the rewards there, since `middle` against before `begin`
+    steps: _Steps
+    mine: Difference  # the rewards there, later against earlier
     others: Difference  # those of the other rollouts
 
 
@@ -55,9 +59,11 @@ def find_fallen_part(run: Run) -> Card | None:
     worst = min(sure, key=lambda fall: fall.mine.value * fall.there[is_last].sum(), default=None)
     if worst is None:
         return None
-    alike = [fall for fall in sure if fall.field == worst.field and abs(fall.middle - worst.middle) <= _NEAR]
+    alike = [
+        fall for fall in sure if fall.field == worst.field and abs(fall.steps.middle - worst.steps.middle) <= _NEAR
+    ]
     there = np.logical_or.reduce([fall.there for fall in alike])
-    mine, others = (_compare_with_before(run, np.where(of, reward, np.nan), worst) for of in (there, ~there))
+    mine, others = (_compare_with_before(run, np.where(of, reward, np.nan), worst.steps) for of in (there, ~there))
     if len(alike) > 1 and mine is not None and others is not None:
         names = [name for fall in alike for name in fall.names]
         worst = worst._replace(names=names, there=there, mine=mine, others=others)
@@ -86,24 +92,23 @@ def _find_fall(run: Run, reward: Floats, there: Bools, named: tuple[str, list[st
     if point is None or point.after - point.before < least:
         return None
     ramp, middle = fit_ramp(trend, point), trend[point.place][0]
-    none = Difference(0.0, 0.0, (0, 0), 0.0, None)
-    fall = _Fall(*named, there, middle if ramp is None else min(ramp.begin, middle), middle, none, none)
-    mine, others = (_compare_with_before(run, np.where(of, reward, np.nan), fall) for of in (there, ~there))
+    steps = _Steps(middle if ramp is None else min(ramp.begin, middle), middle)
+    mine, others = (_compare_with_before(run, np.where(of, reward, np.nan), steps) for of in (there, ~there))
     if mine is None or others is None or -mine.value < least or -others.value > LIKEWISE * -mine.value:
         return None
-    return fall._replace(mine=mine, others=others)
+    return _Fall(*named, there, steps, mine, others)
 
 
 def _compare_with_before(
-    run: Run, values: Floats, fall: _Fall, codes: Ints | None = None, first: int | None = None
+    run: Run, values: Floats, steps: _Steps, codes: Ints | None = None, first: int | None = None
 ) -> Difference | None:
     """Compare (A) values since the middle of a fall, or since a later `first` step, with those before its begin: within
     codes, or else within tasks, if these recur.
     """
     every = run.all
-    among = (every.step < fall.begin) | (every.step >= (fall.middle if first is None else max(first, fall.middle)))
+    among = (every.step < steps.begin) | (every.step >= (steps.middle if first is None else max(first, steps.middle)))
     strata = codes if codes is not None else every.task if tasks_recur(every) else None
-    return compare(np.where(among, values, np.nan), every.step >= fall.middle, every.group, strata)
+    return compare(np.where(among, values, np.nan), every.step >= steps.middle, every.group, strata)
 
 
 def _is_sure(run: Run, reward: Floats, fall: _Fall, kinds: Sequence[Ints], most_chance: float) -> bool:
@@ -112,17 +117,17 @@ def _is_sure(run: Run, reward: Floats, fall: _Fall, kinds: Sequence[Ints], most_
     long as before.
     """
     mine, least = np.where(fall.there, reward, np.nan), FAR * spread(run)
-    last = _compare_with_before(run, mine, fall, first=int(run.rows.steps[0]))
+    last = _compare_with_before(run, mine, fall.steps, first=int(run.rows.steps[0]))
     # Beside the others a fall is surer than beside its own past, in which the part may have been learned.
-    beside = _compare_with_before(run, _lead_of_others(run, reward, fall.there), fall)
+    beside = _compare_with_before(run, _lead_of_others(run, reward, fall.there), fall.steps)
     if last is None or -last.value < least or not (_is_beyond(beside, most_chance) and _is_beyond(fall.mine, SURER)):
         return False
     if tasks_recur(run.all):
         return True
     length = np.where(fall.there, run.all.facts.get("prompt_tokens", np.full(len(run.all), np.nan)), np.nan)
-    if _is_beyond(_compare_with_before(run, length, fall), SURER):
+    if _is_beyond(_compare_with_before(run, length, fall.steps), SURER):
         return False
-    within = (_compare_with_before(run, mine, fall, codes) for codes in kinds)
+    within = (_compare_with_before(run, mine, fall.steps, codes) for codes in kinds)
     return all(
         _is_beyond(of, SURER) and -of.value >= least for of in within if of is not None and of.chance is not None
     )
@@ -134,7 +139,7 @@ def _is_beyond(difference: Difference | None, most_chance: float) -> bool:
 
 def _make_card(run: Run, fall: _Fall, reward: Floats) -> Card:
     every, (mine, others) = run.all, (fall.mine, fall.others)
-    own, begin, recurs = fall.there[every.step >= run.rows.steps[0]], f"{fall.begin:,}", tasks_recur(run.all)
+    own, begin, recurs = fall.there[every.step >= run.rows.steps[0]], f"{fall.steps.begin:,}", tasks_recur(run.all)
     compared = "at the same tasks" if recurs else "of other tasks, since these seldom recur"
     tasks = "" if recurs else " Look at the order of the data, too: its later tasks may be harder."
     return Card(
@@ -144,14 +149,16 @@ def _make_card(run: Run, fall: _Fall, reward: Floats) -> Card:
         cost=-mine.value * float(own.mean()),
         than="before",
         evidence=(
-            f"Steps {fall.middle:,}\u2013{every.steps[-1]:,} against those before step {begin}, {compared}.",
+            f"Steps {fall.steps.middle:,}\u2013{every.steps[-1]:,} against those before step {begin}, {compared}.",
             f"{int(own.sum()):,} of the {len(own):,} rollouts of the last steps are of this part.",
-            *describe_begun(run, fall.there & (every.step < fall.begin), fall.there & (every.step >= fall.middle)),
+            *describe_begun(
+                run, fall.there & (every.step < fall.steps.begin), fall.there & (every.step >= fall.steps.middle)
+            ),
         ),
         suggestion=f"Look first at what changed there around step {begin}: the environment, its tools, tests, the "
         f"reward function.{tasks} If nothing changed, sample these tasks more often.",
         where=links.tasks(fall.names, fall.field),
         trend=every.by_step(np.where(fall.there, reward, np.nan)),
-        since_step=fall.begin,
+        since_step=fall.steps.begin,
         own=own,
     )

@@ -1544,10 +1544,8 @@ def evaluated(case: Case, *_: str) -> tuple[str, ...]:
 
 
 def told_by_system(case: Case, *_: str) -> tuple[str, ...]:
-    """Return the number of rollouts of the training that are read, and all of the evaluation, and which of either have
-    a system message.
-    """
-    sides = read_evenly(case, 60), case.run.evaluation
+    """Return how many rollouts of training and evaluation are read, and which of either have a system message."""
+    sides = read_evenly(case, 60), evaluated_of(case)
     told = [{it.prompt[0]["role"] == "system" for it in side} for side in sides]
     said = [{frozenset([True]): "all", frozenset([False]): "none"}.get(frozenset(it), "some") for it in told]
     return f"{len(sides[0])}", said[0], f"{len(sides[1])}", said[1]
@@ -2537,10 +2535,16 @@ def spread_of(case: Case) -> list[Rollout]:
     return [every[place] for place in np.unique(np.linspace(0, len(every) - 1, 300).astype(int))]
 
 
+def evaluated_of(case: Case) -> list[Rollout]:
+    """Return the rollouts of the evaluation that are read."""
+    every = case.run.evaluation
+    return list(every[:: -(-len(every) // 60) or 1])
+
+
 def of_evaluation(case: Case) -> tuple[str, ...]:
     """Return how many answers equal their reference, and count, of the evaluation and of the training."""
     said = []
-    for side in (case.run.evaluation, spread_of(case)):
+    for side in (evaluated_of(case), spread_of(case)):
         equal = [it for it in side if re.findall(r"answer: (\w+)", it.turns[-1].text.replace(",", ""))[0].casefold()
                  == it.metadata["answer"]]  # fmt: skip
         said.append((str(sum(map(case.solved, equal))), str(len(equal))))
@@ -2725,7 +2729,7 @@ COUNTS |= {
         of_evaluation(c)
     ),
     "# answers were read in the evaluation (@), # in training.": lambda c, _, name, __: (
-        str(len(c.run.evaluation)), name if name == c.run.eval_name else "", str(len(spread_of(c))),
+        str(len(evaluated_of(c))), name if name == c.run.eval_name else "", str(len(spread_of(c))),
     ),
     "Reference: @. Solved: @.": lambda c, column, text: (
         column if column in c.last[0].metadata else "", text if text == "correct \u2265 1" else "",
