@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from logs_ui.recorder.diagnosis.card import Run
-from logs_ui.recorder.diagnosis.mean_difference import Difference, compare, student_tail
+from logs_ui.recorder.diagnosis.mean_difference import Difference, compare, is_beyond_chance, student_tail
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
 
 CHANCE = 0.05
@@ -107,8 +107,7 @@ def shift(values: Floats, late: Bools, groups: Ints, *, chance: float = CHANCE) 
     difference = compare(values, late, groups)
     if difference is None:
         return Rise(float("nan"), float("nan"), 0.0, is_sure=False)
-    is_sure = difference.chance is not None and difference.chance < chance
-    return Rise(difference.others, difference.chosen, difference.value, is_sure=is_sure)
+    return Rise(difference.others, difference.chosen, difference.value, is_sure=is_beyond_chance(difference, chance))
 
 
 def rise(run: Run, values: Callable[[Rows], Floats], *, chance: float = CHANCE) -> Rise:

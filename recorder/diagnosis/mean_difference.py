@@ -6,7 +6,7 @@ alone different in 6 to 27% of their figures.
 
 import math
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -112,6 +112,21 @@ def compare(values: Floats, chosen: Bools, units: Ints, strata: Ints | None = No
     t = (a - b) / math.sqrt(max(variance, least))
     free = max(1.0, (1 - float(leverage @ np.clip(shift, 0, 1))) / float(leverage @ leverage) - 1)
     return difference._replace(t=t, chance=student_tail(t, free))
+
+
+def is_beyond_chance(difference: Difference | None, most: float, sign: int = 0) -> TypeGuard[Difference]:
+    """Return True for a judged difference whose `chance` is `most` or less; with a `sign`, for one above (1) or below
+    (-1) 0 alone.
+
+        >>> is_beyond_chance(Difference(0.2, 0.5, (40, 40), -3.1, 0.002), 0.01, sign=-1)
+        True
+    """
+    return (
+        difference is not None
+        and difference.chance is not None
+        and difference.chance <= most
+        and (sign == 0 or sign * difference.value > 0)
+    )
 
 
 def student_tail(t: float, free: float) -> float:

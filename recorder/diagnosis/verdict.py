@@ -16,7 +16,7 @@ from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.change_point import change
 from logs_ui.recorder.diagnosis.contrast import SURER, compare_halves, compare_successive, fit_slope, gap
 from logs_ui.recorder.diagnosis.largest_differences import Sides, name_changed_habit, time_sides
-from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
+from logs_ui.recorder.diagnosis.mean_difference import Difference, compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import dead, mean
 from logs_ui.recorder.diagnosis.outcome import REWARD, SLIGHTLY_MOVED, Mix, is_other_mix, list_other_mixes, outcome_of
 from logs_ui.recorder.diagnosis.places import describe_switches, place_of_all
@@ -183,9 +183,7 @@ class _Measure:
 
     def is_sure(self, sign: int, chance: float) -> bool:
         """Return True if it rose (sign 1) or fell (-1) by what matters, and beyond chance."""
-        if self.change is None or self.change.chance is None:
-            return False
-        return self.change.chance < chance and sign * self.change.value >= self.least
+        return is_beyond_chance(self.change, chance) and sign * self.change.value >= self.least
 
     @property
     def now(self) -> str:

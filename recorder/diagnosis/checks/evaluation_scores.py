@@ -7,7 +7,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.compared_answers import Answers, find_column, read_answers, read_spread
 from logs_ui.recorder.diagnosis.contrast import SURER, spread
-from logs_ui.recorder.diagnosis.mean_difference import compare
+from logs_ui.recorder.diagnosis.mean_difference import compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.rollout_rows import Rows
 from logs_ui.recorder.diagnosis.wording import listed
 from logs_ui.recorder.vocabulary import Mode
@@ -57,7 +57,7 @@ def _compare(run: Run, trained: Answers, every: Rows, name: str) -> Card | None:
     is_evaluated = np.repeat([True, False], [count, count_of_training])
     groups = np.concatenate([sides[0][0], sides[1][0] + sides[0][0].max() + 1])
     difference = compare(np.concatenate([solved for _, solved in sides]).astype(float), is_evaluated, groups)
-    if difference is None or difference.chance is None or difference.chance > SURER or -difference.value < LESS:
+    if not is_beyond_chance(difference, SURER) or -difference.value < LESS:
         return None
     refused = np.flatnonzero(chosen[0] & ~evaluated.solved)
     examples = dict.fromkeys(f"{evaluated.written[row]} (for {evaluated.target[row]})" for row in refused.tolist())

@@ -12,7 +12,7 @@ from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.change_point import change, fit_ramp
 from logs_ui.recorder.diagnosis.contrast import SURER, spread
 from logs_ui.recorder.diagnosis.habits import describe_begun
-from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.references import list_data_kinds
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, distinct, means
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
@@ -120,21 +120,21 @@ def _is_sure(run: Run, reward: Floats, fall: _Fall, kinds: Sequence[Ints], most_
     last = _compare_with_before(run, mine, fall.steps, first=int(run.rows.steps[0]))
     # Beside the others a fall is surer than beside its own past, in which the part may have been learned.
     beside = _compare_with_before(run, _lead_of_others(run, reward, fall.there), fall.steps)
-    if last is None or -last.value < least or not (_is_beyond(beside, most_chance) and _is_beyond(fall.mine, SURER)):
+    if (
+        last is None
+        or -last.value < least
+        or not (is_beyond_chance(beside, most_chance) and is_beyond_chance(fall.mine, SURER))
+    ):
         return False
     if tasks_recur(run.all):
         return True
     length = np.where(fall.there, run.all.facts.get("prompt_tokens", np.full(len(run.all), np.nan)), np.nan)
-    if _is_beyond(_compare_with_before(run, length, fall.steps), SURER):
+    if is_beyond_chance(_compare_with_before(run, length, fall.steps), SURER):
         return False
     within = (_compare_with_before(run, mine, fall.steps, codes) for codes in kinds)
     return all(
-        _is_beyond(of, SURER) and -of.value >= least for of in within if of is not None and of.chance is not None
+        is_beyond_chance(of, SURER) and -of.value >= least for of in within if of is not None and of.chance is not None
     )
-
-
-def _is_beyond(difference: Difference | None, most_chance: float) -> bool:
-    return difference is not None and difference.chance is not None and difference.chance <= most_chance
 
 
 def _make_card(run: Run, fall: _Fall, reward: Floats) -> Card:

@@ -11,7 +11,7 @@ from logs_ui.recorder.diagnosis.change_point import change, fit_ramp
 from logs_ui.recorder.diagnosis.checks.fallen_part import FAR, LIKEWISE, LOOKED, find_fallen_part
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER
 from logs_ui.recorder.diagnosis.habits import describe_begun
-from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
+from logs_ui.recorder.diagnosis.mean_difference import Difference, compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import mean, tried
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.scale import Scale
@@ -154,7 +154,7 @@ def _compare_others(run: Run, rows: Rows, starts: Ints) -> Difference | None:
     for end, most in (last, SURER), ((rows.steps[0] + last) / 2, CHANCE):
         among = is_tried & ~np.isin(rows.task, gone) & ((rows.step <= end) | late)
         others = compare(np.where(among, won, np.nan), late, rows.group, strata)
-        if others is not None and others.chance is not None and others.chance <= most and others.value < 0:
+        if is_beyond_chance(others, most, sign=-1):
             falls.append(others)
     return min(falls, key=lambda fall: fall.value, default=None)
 
@@ -173,10 +173,8 @@ def _find_partly_fallen(run: Run, grouped: Rows, won: Floats) -> Ints:
         of, late = np.where(grouped.task == family, won, np.nan), grouped.step >= starts[family]
         fall, of_same = compare(of, late, grouped.group), compare(of, late, grouped.group, run.all.task)
         has_fallen = all(
-            difference is not None and difference.chance is not None and difference.chance <= most
-            and difference.value < 0
-            for difference, most in ((fall, SURER), (of_same, CHANCE))
-        )  # fmt: skip
+            is_beyond_chance(difference, most, sign=-1) for difference, most in ((fall, SURER), (of_same, CHANCE))
+        )
         rest = compare(np.where(grouped.task == family, np.nan, won), late, grouped.group)
         # What fell everywhere is no matter of one family.
         if fall is not None and rest is not None and rest.value < 0:

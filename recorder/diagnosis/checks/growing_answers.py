@@ -10,7 +10,7 @@ from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.repeats import repeating
 from logs_ui.recorder.diagnosis.contrast import CHANCE, SURER, Rise, added_by, rise, spread
 from logs_ui.recorder.diagnosis.largest_differences import time_sides
-from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
+from logs_ui.recorder.diagnosis.mean_difference import Difference, compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import correlation, lengths
 from logs_ui.recorder.diagnosis.outcome import Outcome, list_other_mixes, outcome_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Ints, Rows
@@ -91,7 +91,9 @@ def _list_evidence(
     before, after = (percent(value) if outcome.is_share else figure(value) for value in (gained.others, gained.chosen))
     among = f" at the same {sides.unit}" if sides is not None and sides.unit else ""
     name = f"{outcome.name[0].upper()}{outcome.name[1:]}{among}"
-    maybe = "; the difference may be chance" if before != after and not _falls(gained) else ""
+    maybe = (
+        "; the difference may be chance" if before != after and not is_beyond_chance(gained, CHANCE, sign=-1) else ""
+    )
     sentences = [f"{name}, first to last steps: {before} \u2192 {after}{maybe}."]
     sentences.append(f"Correlation of reward and tokens within groups: r = {figure(r)}.")
     if charge is not None:
@@ -100,10 +102,6 @@ def _list_evidence(
         longer, others = figure(unsolved.chosen), figure(unsolved.others)
         sentences.append(f"Within groups, unsolved answers have {longer} tokens per turn, solved ones {others}.")
     return tuple(sentences)
-
-
-def _falls(gained: Difference) -> bool:
-    return gained.chance is not None and gained.chance < CHANCE and gained.value < 0
 
 
 def _over_time(run: Run, values: Floats, strata: Ints | None = None) -> Difference | None:
@@ -153,8 +151,7 @@ def _unsolved_longer(run: Run) -> Difference | None:
         return None
     tokens = np.where(success.countable(rows), lengths(rows), np.nan)
     difference = compare(tokens, ~success.solved(rows), rows.group, rows.group)
-    is_sure = difference is not None and difference.chance is not None and difference.chance < CHANCE
-    return difference if difference is not None and is_sure and difference.value > 0 else None
+    return difference if is_beyond_chance(difference, CHANCE, sign=1) else None
 
 
 def _advise(run: Run, charge: _Charge | None, *, is_longer: bool, is_cut: bool) -> str:

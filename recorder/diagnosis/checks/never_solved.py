@@ -13,7 +13,7 @@ from logs_ui.recorder.diagnosis.card import SOLVED_UNDEFINED, Below, Card, NotJu
 from logs_ui.recorder.diagnosis.checks.reward_variance import follows_prompt
 from logs_ui.recorder.diagnosis.contrast import SURER, shift
 from logs_ui.recorder.diagnosis.error_lines import list_cuts, list_errors
-from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import extent, mean, tried
 from logs_ui.recorder.diagnosis.outcome import DIFFICULTY
 from logs_ui.recorder.diagnosis.places import MACHINE, list_kinds
@@ -187,11 +187,7 @@ def _find_place(run: Run, most: float) -> _Place | None:
         candidates.append((field, names, codes, np.sort(largest), int(tries[unsolved].sum())))
     for field, names, codes, largest, _ in sorted(candidates, key=lambda candidate: -candidate[-1]):
         differences = [(code, compare(won, codes == code, rows.task)) for code in largest.tolist()]
-        sure = [
-            code
-            for code, difference in differences
-            if difference is not None and difference.chance is not None and difference.chance <= SURER / compared
-        ]
+        sure = [code for code, difference in differences if is_beyond_chance(difference, SURER / compared)]
         if most:
             sure = [code for code in sure if _is_hindered(run, codes == code, won)]
         inside = np.isin(codes, sure)

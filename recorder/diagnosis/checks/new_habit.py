@@ -4,7 +4,7 @@ now, and that loses.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeGuard
+from typing import NamedTuple
 
 import numpy as np
 
@@ -22,7 +22,7 @@ from logs_ui.recorder.diagnosis.habits import (
     quote,
 )
 from logs_ui.recorder.diagnosis.largest_differences import Sides, time_sides
-from logs_ui.recorder.diagnosis.mean_difference import Difference, compare
+from logs_ui.recorder.diagnosis.mean_difference import compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Ints, Rows
 from logs_ui.recorder.diagnosis.waterfall import losses
@@ -125,14 +125,14 @@ def _find_fall(run: Run, sides: Sides) -> _Fall | None:
     step = int(rows.steps[jump.place]) if jump and jump.after > jump.before else None
     for among in (sides.among, *([] if step is None else [late | (rows.step < step)])):
         more = compare(np.where(among, lost, np.nan), late, rows.group, sides.strata)
-        if _is_sure(more, CHANCE):
+        if is_beyond_chance(more, CHANCE, sign=1):
             return _Fall(lost, late, among, sides.strata, step, more.value)
     for values in (rows.turns, rows.completion_tokens):
         if (jump := change(trend := rows.by_step(values))) is None:
             continue
         step, every = int(trend[jump.place][0]), np.ones(len(rows), bool)
         more = compare(lost, rows.step >= step, rows.group, sides.strata)
-        if _is_sure(more, SURER):
+        if is_beyond_chance(more, SURER, sign=1):
             return _Fall(lost, rows.step >= step, every, sides.strata, step, more.value)
     return None
 
@@ -157,10 +157,10 @@ def _weigh(rows: Rows, fall: _Fall, habit: str, has_habit: Bools, is_read: Bools
     """Return the habit, one of `count`, if it spread beyond chance and makes up much of what is lost more."""
     most = SURER / count
     rise = compare(np.where(is_read & fall.among, has_habit, np.nan), fall.late, rows.group, fall.strata)
-    if not (_is_sure(rise, most) and rise.chosen >= _RARER * rise.others):
+    if not (is_beyond_chance(rise, most, sign=1) and rise.chosen >= _RARER * rise.others):
         return None
     more = compare(np.where(is_read, fall.lost, np.nan), has_habit, rows.group, rows.group)
-    if _is_sure(more, most) and rise.value * more.value >= _PART * fall.value:
+    if is_beyond_chance(more, most, sign=1) and rise.value * more.value >= _PART * fall.value:
         return _Costly(rise.value * more.value, habit, has_habit, more.value, within=True)
     if not habit.endswith(OF_OBSERVATION) or rise.chosen < _MOST_HEAR or fall.step is None:
         return None
@@ -169,10 +169,6 @@ def _weigh(rows: Rows, fall: _Fall, habit: str, has_habit: Bools, is_read: Bools
     begin = change(trend)
     is_near = begin is not None and abs(trend[begin.place][0] - fall.step) <= _NEAR and fit_ramp(trend, begin) is None
     return _Costly(fall.value, habit, has_habit, fall.value, within=False) if is_near else None
-
-
-def _is_sure(more: Difference | None, most: float) -> TypeGuard[Difference]:
-    return more is not None and more.chance is not None and more.chance <= most and more.value > 0
 
 
 DIAGNOSTIC = check(

@@ -20,7 +20,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.hacking import find_hacked
 from logs_ui.recorder.diagnosis.contrast import SURER
-from logs_ui.recorder.diagnosis.mean_difference import Difference, chance_limit, compare
+from logs_ui.recorder.diagnosis.mean_difference import Difference, chance_limit, compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.outcome import REWARD, outcome_of
 from logs_ui.recorder.diagnosis.references import list_data_kinds
@@ -216,9 +216,9 @@ def weigh_cost(run: Run, heard: Heard, begun: Sequence[Heard], tasks: Rows | Non
     # If most of its rollouts are in groups where hardly any other lacks it, those few tell too little.
     covered = run.rows.group_means(now.astype(float))[run.rows.group][now]
     tells = loss is not None and loss.chance is not None
-    within = tells and (_is_sure(loss) or (covered >= _COVERED).mean() < _MOST)
+    within = tells and (is_beyond_chance(loss, SURER, sign=1) or (covered >= _COVERED).mean() < _MOST)
     if within:
-        return heard._replace(cost=loss.value) if loss is not None and _is_sure(loss) else None
+        return heard._replace(cost=loss.value) if is_beyond_chance(loss, SURER, sign=1) else None
     late = run.all.step >= heard.since
     if tasks is not None:
         strata = {"of the same tasks" if tasks_recur(run.all) else "of the same families of tasks": tasks.task}
@@ -230,7 +230,7 @@ def weigh_cost(run: Run, heard: Heard, begun: Sequence[Heard], tasks: Rows | Non
             if np.isin(codes[mine], codes[~late]).mean() >= _MOST  # values that are all new compare with none
         }
     if not strata:
-        if not _is_sure(compare(lost, late, run.all.group)):
+        if not is_beyond_chance(compare(lost, late, run.all.group), SURER, sign=1):
             return None
         strata = {"of all tasks": np.zeros(len(late), np.int64)}
     losses_of = [(name, _compare_with_before(run, heard.affected, lost, late, codes)) for name, codes in strata.items()]
@@ -245,14 +245,10 @@ def _compare_with_before(run: Run, has_observation: Bools, lost: Floats, late: B
     None if those of all steps lose no more beyond chance.
     """
     among = (has_observation | ~late) & np.isin(codes, np.unique(codes[has_observation & late])) & (codes >= 0)
-    if not _is_sure(compare(np.where(among, lost, np.nan), late, run.all.group, codes)):
+    if not is_beyond_chance(compare(np.where(among, lost, np.nan), late, run.all.group, codes), SURER, sign=1):
         return None
     among &= ~late | (run.all.step >= run.rows.steps[0])
     return compare(np.where(among, lost, np.nan), late, run.all.group, codes)
-
-
-def _is_sure(loss: Difference | None) -> bool:
-    return loss is not None and loss.chance is not None and loss.chance <= SURER and loss.value > 0
 
 
 def _card(run: Run, worst: Heard, alike: Sequence[Heard], limit: float, outcome: str) -> Outcome:

@@ -22,7 +22,7 @@ from logs_ui.recorder.diagnosis.card import (
     uncovered,
 )
 from logs_ui.recorder.diagnosis.change_point import above
-from logs_ui.recorder.diagnosis.mean_difference import compare
+from logs_ui.recorder.diagnosis.mean_difference import compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import find_empty, mean
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Rows
 from logs_ui.recorder.diagnosis.success import is_outcome, levels
@@ -266,9 +266,7 @@ def _find_lost_form(run: Run, name: str) -> Card | None:
     others_paid = rows.reward - np.nan_to_num(rows.parts[name])
     others_paid = np.where(has_cause(rows, LossCause.WRONG_ANSWER), others_paid, np.nan)
     rest = compare(others_paid, affected, rows.group, rows.group)
-    if before > min(1 - _HAD, share / 2) or rest is None or rest.chance is None or rest.chance > contrast.SURER:
-        return None
-    if rest.value >= 0:
+    if before > min(1 - _HAD, share / 2) or not is_beyond_chance(rest, contrast.SURER, sign=-1):
         return None
     low, least = figure(float(levels(run.all.values[name])[0])), float(np.nanmin(run.all.values[name]))
     paid = f"{figure(rest.chosen)} with {name} at {low}, {figure(rest.others)} to the others that end normally"

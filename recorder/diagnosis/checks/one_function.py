@@ -16,7 +16,7 @@ from logs_ui.recorder.diagnosis.checks.reward_functions import describe_cut
 from logs_ui.recorder.diagnosis.contrast import shift, spread
 from logs_ui.recorder.diagnosis.error_lines import read_columns
 from logs_ui.recorder.diagnosis.largest_differences import find_largest
-from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import best, extent, list_figures, weigh_by_range
 from logs_ui.recorder.diagnosis.opened_tags import find_closed_tag
 from logs_ui.recorder.diagnosis.places import list_parts
@@ -408,8 +408,7 @@ def _tell_position(rows: Rows, affected: Bools) -> Iterator[str]:
     place = np.arange(len(rows)) - np.searchsorted(step, step)
     is_late = 2 * place >= np.bincount(step)[step]
     halves = compare(affected.astype(float), is_late, rows.group)
-    is_sure = halves is not None and halves.chance is not None and halves.chance < CHANCE
-    if halves is not None and is_sure and min(halves[:2]) <= _RARER * max(halves[:2]):
+    if is_beyond_chance(halves, CHANCE) and min(halves[:2]) <= _RARER * max(halves[:2]):
         first, second = percent(halves.others), percent(halves.chosen)
         yield f"By place in the batch: {first} of each step's first half, {second} of its second."
 

@@ -10,7 +10,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import below
 from logs_ui.recorder.diagnosis.contrast import CHANCE, compare_successive, rise, spread
 from logs_ui.recorder.diagnosis.largest_differences import describe_jumped_habits
-from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import attempted
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, means
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
@@ -102,7 +102,7 @@ def _check_others(run: Run, before: Rows, after: Rows, is_shared: Bools) -> Outc
     chosen = (early | late) & attempted(rows)
     is_of_both = chosen & np.append(is_shared, False)[rows.task]
     apart, alike = (compare(rows.reward[of], late[of], rows.group[of]) for of in (chosen & ~is_of_both, is_of_both))
-    has_fallen = alike is not None and alike.chance is not None and alike.chance <= _CHANCE and alike.value < 0
+    has_fallen = is_beyond_chance(alike, _CHANCE, sign=-1)
     # If the same tasks lost half as much, too, the new ones do not explain it.
     has_fallen = has_fallen or (alike is not None and apart is not None and alike.value <= apart.value / 2)
     # Tasks of the middle may tell what the first and the last ones cannot.

@@ -10,7 +10,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis.card import Below, Card, Outcome, Run, Texts, check, needs, quiet
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.contrast import SURER
-from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.prompt_changes import shorten
 from logs_ui.recorder.diagnosis.prompt_fields import prompt_of
 from logs_ui.recorder.diagnosis.rollout_rows import Bools
@@ -29,7 +29,7 @@ def _check(run: Run) -> Outcome:
     kinds, is_last = rows.facts["sent_prompt"], rows.step >= run.rows.steps[0]
     other, whole = kinds == SentPrompt.OTHER, (kinds == SentPrompt.DATASET) | (kinds == SentPrompt.EXTENDED)
     share, (loss, beside, than) = float(other[is_last].mean()), _compare(run, other & is_last, whole)
-    if share <= limit or loss is None or loss.value <= 0 or loss.chance is None or loss.chance > SURER:
+    if share <= limit or not is_beyond_chance(loss, SURER, sign=1):
         return quiet(share, "of rollouts are not sent all of the dataset's prompt", limit, "no loss is beyond chance")
     missing, sentence = _find_missing(*(list(run.sample(of, _READ).values()) for of in (other & is_last, beside)))
     if not missing:

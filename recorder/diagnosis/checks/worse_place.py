@@ -12,7 +12,7 @@ from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.checks.never_solved import quote_line
 from logs_ui.recorder.diagnosis.contrast import SURER, spread
 from logs_ui.recorder.diagnosis.largest_differences import find_largest, list_columns, write_value
-from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import dead, duplicated, extent, mean
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of, list_kinds
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, distinct, means
@@ -115,8 +115,7 @@ def _has_fallen(run: Run, entry: _Compared, limit: float) -> bool:
     most = len(np.unique(every.group[there])) // LEAST_UNITS  # values: of more, few come again
     kinds = [codes for field, names, codes in list_kinds(run) if len(names) <= most and not MACHINE.search(field)]
     return all(
-        difference is not None and difference.chance is not None and difference.chance <= limit
-        and -difference.value >= entry.least
+        is_beyond_chance(difference, limit) and -difference.value >= entry.least
         for codes in (entry.strata, *kinds)
         for difference in (
             compare(np.where(there, reward, np.nan), late, every.group, codes),
@@ -167,8 +166,7 @@ def _make_card(run: Run, worst: _Compared, names: list[str]) -> Outcome:
     has_begun = first is not None and first > every.steps[0]
     if has_begun:
         before = compare(np.where(every.step < first, every.reward, np.nan), there, every.group, strata)
-        is_sure = before is not None and before.chance is not None and before.chance <= SURER
-        if before is not None and before.value <= -worst.least and is_sure:  # others got less then, too
+        if is_beyond_chance(before, SURER) and before.value <= -worst.least:  # others got less then, too
             fields |= {"since_step": int(every.steps[0]), "since_range": None}
             has_begun = False
         elif before is not None:
@@ -256,7 +254,7 @@ def _find_constant(run: Run, name: str, own: Bools, there: Bools) -> tuple[str, 
     """
     every, values, of = run.all, run.rows.values[name], own & np.isfinite(run.rows.values[name])
     difference = compare(run.rows.parts[name], own, run.rows.group)
-    if difference is None or difference.chance is None or difference.chance > SURER or difference.value >= 0:
+    if not is_beyond_chance(difference, SURER, sign=-1):
         return None
     if of.sum() < _ROLLOUTS or extent(values[of]) > SAME:
         return None
