@@ -1,5 +1,6 @@
 """Completions that stand beside another prompt of their step, and references of one source that are often wrong."""
 
+from dataclasses import replace
 from functools import partial
 
 from tests.faults import Fault
@@ -9,6 +10,7 @@ from tests.faults.scripts import Place, Played, Script, Shape, generated
 
 _SHAPE = Shape(steps=40, groups=4, size=8, tasks=90)
 _LARGE = Shape(steps=24, groups=8, size=8, tasks=120)
+_ONCE = replace(_LARGE, tasks=_LARGE.steps * _LARGE.groups)
 _SINCE = 20
 
 
@@ -114,6 +116,22 @@ def seldom_shifted(place: Place) -> Played:
     return often_shifted(place, 12)
 
 
+def stale_source(place: Place) -> Played:
+    """Since halfway a source's snapshots are old, and what most rollouts read there is wrong; tasks come once."""
+    is_there, number = place.task % 4 == 1, sum(_parts(place.task))
+    is_hit = is_there and place.step >= _LARGE.steps // 2
+    given = number + 4 * is_hit if _is(place, 0.8) else place.random.randrange(900)
+    return _sourced(place, given, number, is_there=is_there, is_hit=is_hit)
+
+
+def later_shifted(place: Place) -> Played:
+    """The references of a source, in the later third of a dataset, are two too high."""
+    is_there, number = place.task % 4 == 1, sum(_parts(place.task))
+    is_hit = is_there and place.step >= 2 * _LARGE.steps // 3
+    given = number if _is(place, 0.75 + 0.1 * place.progress) else place.random.randrange(900)
+    return _sourced(place, given, number + 2 * is_hit, is_there=is_there, is_hit=is_hit)
+
+
 def hard_source(place: Place) -> Played:
     """Healthy: a source is hard, its answers scatter, and many make the same mistake in some of its tasks."""
     is_there, number = place.task % 4 == 1, sum(_parts(place.task))
@@ -134,6 +152,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("wiring: rolled batch", _MIXED, "wiring", rolled_batch),
     _fault("final answers: often shifted", _WRONG, "final_answers", often_shifted),
     _fault("final answers: seldom shifted", _WRONG, "final_answers", seldom_shifted),
+    _fault("final answers: stale source", "A source's snapshots are old", "final_answers", stale_source, _ONCE),
+    _fault("final answers: later shifted", _WRONG, "final_answers", later_shifted, _ONCE),
     _fault("healthy wiring: one passage", "Healthy: steps about one passage", None, one_passage),
     _fault("healthy wiring: few labels", "Healthy: a hard choice of four", None, few_labels),
     _fault("healthy final answers: hard source", "Healthy: a hard source with common mistakes", None, hard_source),

@@ -93,7 +93,7 @@ def _check(run: Run) -> Outcome:
         or refused_answers.compare_places(run, answers, forms, places, parts)
         or refused_answers.compare_shapes(run, answers)
         or wrong_references.find_shuffled(run, answers)
-        or wrong_references.compare_places(run, answers, places)
+        or wrong_references.compare_places(run, parts, answers, places)
         or wrong_references.compare_seldom_places(run, parts, answers, texts, len(places))
     )
     share = percent(float(answers.equal.mean()))

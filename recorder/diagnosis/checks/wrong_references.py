@@ -2,15 +2,18 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from logs_ui.recorder.diagnosis import contrast
 from logs_ui.recorder.diagnosis.card import Card, Run, Texts
+from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.compared_answers import (
     AGREE,
     CHANCE,
     ENOUGH,
+    GROUPS,
     OTHERS,
     Answers,
     Parts,
@@ -30,6 +33,7 @@ _HARDLY = 0.05  # of the groups of a place give most often their reference [ours
 _SOLVED = 0.3  # of the first half of these tasks' attempts: then their references are right [ours]
 _MANY, _RARE = 0.4, 0.05  # of the tasks of a place agree on another answer; of the tasks elsewhere [ours]
 
+_SINCE = "Look first at what changed there at this step: what the tools return, the prompt, the references."
 
 DEFINITION = (
     f"In at least half of the groups without a right answer, and in {ENOUGH} or more, more than {AGREE:.0%} of the "
@@ -47,7 +51,7 @@ DEFINITION = (
     f"the reference, and elsewhere to at most {_RARE:.0%}, with a probability below {CHANCE:.0%}, corrected likewise; "
     f"and they agree on any answer {OTHERS:.0%} as often as elsewhere, since answers to hard tasks scatter. "
     f"Levels of difficulty are no places here, and a place is left out if {_SOLVED:.0%} of the first half of "
-    "the attempts at these tasks were solved."
+    f"the attempts at these tasks were solved. {GROUPS} groups of the place, of all steps, say since when."
 )
 
 
@@ -94,11 +98,11 @@ def find_shuffled(run: Run, answers: Answers) -> Card | None:
     )
 
 
-def compare_places(run: Run, answers: Answers, places: list[tuple[str, Bools]]) -> Card | None:
+def compare_places(run: Run, parts: Parts, answers: Answers, places: list[tuple[str, Bools]]) -> Card | None:
     """Return the card if the most frequent answer of a group is hardly ever the reference in one place, and nearly
     always elsewhere.
     """
-    return _find_in_places(run, answers, places, len(places))
+    return _find_in_places(run, parts, answers, places, len(places))
 
 
 def compare_seldom_places(
@@ -126,7 +130,7 @@ def compare_seldom_places(
         chosen = inside & np.isin(group, newest)
         more = read_answers(run, run.all.where(chosen | (is_read & ~inside)), answers.column, texts)
         of = np.isin(more.rows.id, run.all.id[chosen])
-        card, steps = _find_in_places(run, more, [(name, of)], places + _PLACES), run.all.step[chosen]
+        card, steps = _find_in_places(run, parts, more, [(name, of)], places + _PLACES), run.all.step[chosen]
         if card is not None:
             weight = float(inside[is_last].mean() / of.mean())  # of the place more was read than of others
             read = f"Few of these are in {name}, so its newest {len(newest)} groups were read, of steps"
@@ -139,7 +143,9 @@ def compare_seldom_places(
     return None
 
 
-def _find_in_places(run: Run, answers: Answers, places: list[tuple[str, Bools]], count: int) -> Card | None:
+def _find_in_places(
+    run: Run, parts: Parts, answers: Answers, places: list[tuple[str, Bools]], count: int
+) -> Card | None:
     """Return the card if the most frequent answer of a group is hardly ever the reference in one place, and nearly
     always elsewhere. `count`: of places that are compared.
     """
@@ -168,35 +174,36 @@ def _find_in_places(run: Run, answers: Answers, places: list[tuple[str, Bools]],
         affected = np.isin(group, wrong)
         if _were_solved(run, answers, affected):
             continue
+        since, before = _find_begin(run, answers.column, parts, name)
         pairs = dict.fromkeys(_quote(answers, group == number, answer[number]) for number in wrong)
         return Card(
             id="final_answers",
             title=f"In {name} the most frequent answer of {len(wrong):,} of {len(mine):,} groups is not the "
             f"reference; elsewhere of {len(others) - others_hits:,} of {len(others):,}",
             cost=contrast.spread(run) * float(affected.mean()),
-            evidence=(tell_reading(answers), f"Answers of these groups: {listed(list(pairs))}."),
-            suggestion="Verify these references by hand first: the model may be right, and they may be shifted, "
+            evidence=(tell_reading(answers), f"Answers of these groups: {listed(list(pairs))}.", *before),
+            suggestion=_SINCE
+            if before
+            else "Verify these references by hand first: the model may be right, and they may be shifted, "
             "inverted or in another unit.",
             **extent(run, answers, affected),
+            **since,
             is_setup=True,
             is_loss=False,
         )
-    return _find_often_wrong(run, answers, places, count)
+    return _find_often_wrong(run, parts, answers, places, count)
 
 
-def _find_often_wrong(run: Run, answers: Answers, places: list[tuple[str, Bools]], count: int) -> Card | None:
+def _find_often_wrong(
+    run: Run, parts: Parts, answers: Answers, places: list[tuple[str, Bools]], count: int
+) -> Card | None:
     """Return the card if in many tasks of a place most answers agree on another one than the reference, elsewhere in
     hardly any, and answers there agree as often. `count`: of places that are compared.
     """
     rows, best = answers.rows, (0, "", (0, 0, 0), np.zeros(0, bool))
     task: Ints = np.unique(np.where(rows.task < 0, len(rows.tasks) + rows.group, rows.task), return_inverse=True)[1]
     most, first = _find_most_frequent(answers, task), np.unique(task, return_index=True)[1]
-    agrees = np.array([most.get(number, ("", False))[1] for number in range(len(first))], bool)
-    is_wrong = agrees.copy()
-    for number in np.flatnonzero(agrees).tolist():
-        row = next(row for row in np.flatnonzero(task == number) if answers.answer[row] == most[number][0])
-        answer, target = answers.written[row], answers.target[row]
-        is_wrong[number] = not (answers.equal[row] or holds(answer, target) or holds(target, answer))
+    agrees, is_wrong = _find_agreed(answers, task, most)
     for name, of in places:
         inside = of[first]
         wrong, tasks, others, elsewhere = (
@@ -213,18 +220,59 @@ def _find_often_wrong(run: Run, answers: Answers, places: list[tuple[str, Bools]
     if not wrong:
         return None
     examples = [_quote(answers, task == number, most[number][0]) for number in np.flatnonzero(chosen).tolist()]
+    since, before = _find_begin(run, answers.column, parts, name)
     return Card(
         id="final_answers",
         title=f"In {name} most answers to {wrong:,} of {tasks:,} tasks agree on another one than the reference; "
         f"elsewhere to {others:,} of {elsewhere:,}",
         cost=contrast.spread(run) * float(chosen[task].mean()),
-        evidence=(tell_reading(answers), f"Answers to these tasks: {listed(examples)}."),
-        suggestion="Verify these references by hand first: the model may be right, or these tasks may be harder, and "
+        evidence=(tell_reading(answers), f"Answers to these tasks: {listed(examples)}.", *before),
+        suggestion=_SINCE
+        if before
+        else "Verify these references by hand first: the model may be right, or these tasks may be harder, and "
         "most rollouts make the same mistake.",
         **extent(run, answers, np.asarray(chosen[task], bool)),
+        **since,
         is_loss=False,
         is_least=True,
     )
+
+
+def _find_agreed(answers: Answers, task: Ints, most: dict[int, tuple[str, bool]]) -> tuple[Bools, Bools]:
+    """Return two columns by the task's code: True if most answers agree, and if they agree on another one than the
+    reference, of which neither holds the other.
+    """
+    agrees = np.array([most.get(number, ("", False))[1] for number in range(int(task.max()) + 1)], bool)
+    is_wrong = agrees.copy()
+    for number in np.flatnonzero(agrees).tolist():
+        row = next(row for row in np.flatnonzero(task == number) if answers.answer[row] == most[number][0])
+        answer, target = answers.written[row], answers.target[row]
+        is_wrong[number] = not (answers.equal[row] or holds(answer, target) or holds(target, answer))
+    return agrees, is_wrong
+
+
+def _find_begin(run: Run, column: str, parts: Parts, place: str) -> tuple[dict[str, Any], list[str]]:
+    """Return since when groups of a place agree on another answer than the reference, as fields of a card, and a
+    sentence on those before; none if they always did, or too few groups of before were read.
+    """
+    there = next(codes == list(names).index(place) for names, codes in parts if place in names)
+    groups = np.unique(run.all.group[there])
+    groups = groups[np.unique(np.linspace(0, len(groups) - 1, GROUPS).astype(int))]
+    answers = read_answers(run, run.all.where(there & np.isin(run.all.group, groups)), column, {})
+    group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
+    is_wrong = _find_agreed(answers, group, _find_most_frequent(answers, group))[1]
+    fields = above(answers.rows.by_step(is_wrong[group].astype(float)), _MANY / 2)
+    is_early = answers.rows.step < (fields["since_step"] or 0)
+    before, since = (np.unique(group[of]) for of in (is_early, ~is_early))
+    wrong, wrong_since = (int(is_wrong[of].sum()) for of in (before, since))
+    if len(before) < ENOUGH or wrong / len(before) > wrong_since / len(since) / 2:
+        return {}, []
+    others = (
+        f"{wrong:,} of {len(before):,} groups there did that were read, since then {wrong_since:,} of {len(since):,}"
+    )
+    return {**fields, "measure": "groups that agree on another answer"}, [
+        f"Before step {fields['since_step']:,} {others}."
+    ]
 
 
 def _were_solved(run: Run, answers: Answers, of: Bools) -> bool:
