@@ -14,7 +14,7 @@ from logs_ui.recorder.queries.rollout_columns import COLUMNS, Column
 
 _DOCS = Path(__file__).parent.parent / "docs"
 DIAGNOSIS = _DOCS / "diagnosis.md"
-PAGES = [DIAGNOSIS, *(_DOCS / name for name in ("audit.md", "filters.md", "pandas.md", "rescore.md"))]
+PAGES = [DIAGNOSIS, *(_DOCS / name for name in ("audit.md", "checks.md", "filters.md", "pandas.md", "rescore.md"))]
 _ASKS = re.compile(r'threshold\("(\w+)", ([\w.]+)\)')
 
 
@@ -34,10 +34,21 @@ def diagnostics_table() -> str:
     """One a row, in the order in which they are made."""
     own = thresholds()
     rows: list[tuple[str, ...]] = [
-        (f"`{it.id}`", it.name, it.definition, f"{own[it.id]:g}" if it.id in own else "", it.source)
+        (f"[`{it.id}`](checks.md#{it.id})", it.name, f"{own[it.id]:g}" if it.id in own else "", it.source)
         for it in DIAGNOSTICS
     ]
-    return _table(("id", "name", "what it computes", "threshold", "source of the threshold"), rows)
+    return _table(("id", "name", "threshold", "source of the threshold"), rows)
+
+
+def definitions() -> str:
+    """One section a diagnostic: a list of its cases, if they are numbered, and each alternative as a paragraph."""
+    sections = []
+    for it in DIAGNOSTICS:
+        first, *cases = re.split(r" ?\(\d\) ", it.definition)
+        lines = [first, *(f"{number}. {case}" for number, case in enumerate(cases, 1))]
+        paragraphs = [re.sub(r"(?<=\.) (?=Or\b)", "\n\n   " if cases else "\n\n", line) for line in lines if line]
+        sections.append("\n\n".join([f"## `{it.id}`", f"**{it.name}**", *paragraphs]))
+    return "\n\n".join(sections)
 
 
 def audit_table() -> str:
@@ -84,6 +95,7 @@ def written(page: str) -> str:
     """The page with tables as they are now."""
     tables = {
         "diagnostics": diagnostics_table(),
+        "definitions": definitions(),
         "audit": audit_table(),
         "causes": causes_table(),
         "fields": fields_table(),
