@@ -259,6 +259,8 @@ def _find_begin(run: Run, column: str, parts: Parts, place: str) -> tuple[dict[s
     groups = np.unique(run.all.group[there])
     groups = groups[np.unique(np.linspace(0, len(groups) - 1, GROUPS).astype(int))]
     answers = read_answers(run, run.all.where(there & np.isin(run.all.group, groups)), column, {})
+    if not answers.answer:
+        return {}, []
     group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
     is_wrong = _find_agreed(answers, group, _find_most_frequent(answers, group))[1]
     fields = above(answers.rows.by_step(is_wrong[group].astype(float)), _MANY / 2)
@@ -267,12 +269,10 @@ def _find_begin(run: Run, column: str, parts: Parts, place: str) -> tuple[dict[s
     wrong, wrong_since = (int(is_wrong[of].sum()) for of in (before, since))
     if len(before) < ENOUGH or wrong / len(before) > wrong_since / len(since) / 2:
         return {}, []
-    others = (
-        f"{wrong:,} of {len(before):,} groups there did that were read, since then {wrong_since:,} of {len(since):,}"
-    )
-    return {**fields, "measure": "groups that agree on another answer"}, [
-        f"Before step {fields['since_step']:,} {others}."
-    ]
+    first = f"{wrong:,} of {len(before):,} did so before step {fields['since_step']:,}"
+    later = f"{wrong_since:,} of {len(since):,} since"
+    fields["measure"] = "groups that agree on another answer"
+    return fields, [f"Of the groups there that were read, {first}, {later}."]
 
 
 def _were_solved(run: Run, answers: Answers, of: Bools) -> bool:

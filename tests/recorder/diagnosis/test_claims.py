@@ -2842,11 +2842,12 @@ def often_wrong(case: Case, place: str, *_: str) -> tuple[str, ...]:
     return place, *(str(it) for side in found for it in (sum(map(bool, side)), len(side)))
 
 
-def often_wrong_since(case: Case, step: str, *_: str) -> tuple[str, ...]:
+def often_wrong_since(case: Case, _wrong: str, _count: str, step: str, *_: str) -> tuple[str, ...]:
     place = place_in(case.card.title)
     there = in_groups(it for it in case.run.rollouts if place(it) in case.card.title)
     sides = [[mine for mine in there if (mine[0].step >= int(step)) is late] for late in (False, True)]
-    return step, *(str(it) for side in sides for it in (sum(any(agreed_wrong(case, of)) for of in side), len(side)))
+    (wrong, before), late = ((str(sum(any(agreed_wrong(case, of)) for of in side)), str(len(side))) for side in sides)
+    return wrong, before, step, *late
 
 
 COUNTS |= {
@@ -2860,7 +2861,7 @@ COUNTS |= {
     "Before step #: # of # that were read there.": mixed_before,
     "With tasks of other steps in their place, # of the rollouts would match another.": mixed_by_chance,
     "In @ most answers to # of # tasks agree on another one than the reference; elsewhere to # of #": often_wrong,
-    "Before step # # of # groups there did that were read, since then # of #.": often_wrong_since,
+    "Of the groups there that were read, # of # did so before step #, # of # since.": often_wrong_since,
     "Answers to these tasks: @.": lambda c, text: (
         recounted(text, {it.partition(" (")[0]: it for it in filter(None, agreed_wrong(c, c.last))}),
     ),
