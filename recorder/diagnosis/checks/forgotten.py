@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -46,9 +47,41 @@ def _check_forgotten(run: Run) -> Outcome:
     return part if is_whole else outcome
 
 
+class _Fallen(NamedTuple):
+    rows: Rows  # without the rewards of those that failed; of families, if these are what regressed
+    unit: str  # "tasks" or "task families"
+    starts: Ints  # (T,) the step since which each is solved less often; -1 for others
+
+
 def _check_tasks(run: Run) -> Outcome:
     if not run.scale.success.is_defined:
         return SOLVED_UNDEFINED
+    fallen = _find_fallen(run)
+    rows, unit, starts = fallen
+    is_tried, gone, count = tried(rows, run.scale), np.flatnonzero(starts >= 0), _count_judged(rows, run.scale)
+    of = is_tried & np.isin(rows.task, gone)
+    if count == 0:
+        return NotJudged(f"No task has {ATTEMPTS} attempts after its first step yet.", Lack.TASKS)
+    judged = f"{count:,} {unit}" + f" with {_ENOUGH}" * (count < len(rows.tasks))
+    if not np.isin(rows.task[rows.step >= run.rows.steps[0]], gone).any():
+        return Below(f"None of {judged} regressed.")
+    if of.sum() == is_tried.sum():
+        return Below(f"{len(gone):,} of {judged} fell, and there are no others to compare with.")
+    won, is_late = run.scale.success.solved(rows), rows.step >= starts[rows.task]
+    others, rest = _compare_others(run, rows, starts), is_tried & ~of & (rows.step >= starts.max())
+    fall, since = float(won[of & is_late].mean()) - float(won[of & ~is_late].mean()), of & is_late
+    # Few tasks may fall further than others that fell, too: of what is lost they have the smaller part.
+    if others is not None and (others.value <= _LIKEWISE * fall or others.value * rest.sum() < fall * since.sum()):
+        subject = unit if len(gone) > 1 else {"tasks": "task"}.get(unit, "task family")
+        return Below(
+            f"{len(gone):,} {subject} fell for certain, and the others fell, too, then or before: "
+            f"solved {percent(others.others)} \u2192 {percent(others.chosen)}."
+        )
+    return _make_card(run, fallen, judged, others_fell=others is not None)
+
+
+def _find_fallen(run: Run) -> _Fallen:
+    """Return the tasks that regressed, or the families, where these tell more."""
     rows, grouped = _leave_out_failed(run.all), run.families and _leave_out_failed(run.families)
     unit, labelled = "tasks", labels(rows, run.scale, run.settings)
     if grouped is not None:
@@ -62,42 +95,30 @@ def _check_tasks(run: Run) -> Outcome:
         is_whole = len(np.unique(rows.task[still])) <= len(np.unique(rows.task[lost])) / 2
         if not tasks_recur(rows) or (lost.any() and is_whole and lost.sum() > (alone & ~lost).sum()):
             rows, unit, labelled = grouped, "task families", whole
-    is_last = rows.step >= run.rows.steps[0]
     starts = np.where(labelled.label == Label.FORGOTTEN, labelled.since, -1)
     if grouped is not None:
-        lost = np.isin(rows.task, np.intersect1d(np.flatnonzero(starts >= 0), rows.task[is_last]))
+        last_tasks = rows.task[rows.step >= run.rows.steps[0]]
+        lost = np.isin(rows.task, np.intersect1d(np.flatnonzero(starts >= 0), last_tasks))
         # Others of a family must have fallen beside a task that regressed. Without one, what ended otherwise, such as
         # at a limit, has findings of its own.
         among = tried(grouped, run.scale) & (~lost if lost.any() else has_cause(grouped, LossCause.WRONG_ANSWER))
         partly = _find_partly_fallen(run, grouped, np.where(among, run.scale.success.outcomes(grouped), np.nan))
         if (partly >= 0).any() and (partly >= 0)[grouped.task[lost]].all():
             rows, unit, starts = grouped, "task families", partly
-    gone, count = np.flatnonzero(starts >= 0), _count_judged(rows, run.scale)
-    of = tried(rows, run.scale) & np.isin(rows.task, gone)
-    affected = np.isin(rows.task, gone)[is_last]
-    if count == 0:
-        return NotJudged(f"No task has {ATTEMPTS} attempts after its first step yet.", Lack.TASKS)
-    judged = f"{count:,} {unit}" + f" with {_ENOUGH}" * (count < len(rows.tasks))
-    if not affected.any():
-        return Below(f"None of {judged} regressed.")
-    if of.sum() == tried(rows, run.scale).sum():
-        return Below(f"{len(gone):,} of {judged} fell, and there are no others to compare with.")
-    is_late = rows.step >= starts[rows.task]
-    won, loss = run.scale.success.solved(rows), losses(rows, run.scale)
-    before, since = of & ~is_late, of & is_late
-    share = float(won[since].mean())
-    others = _compare_others(run, rows, starts)
-    fallen, rest = share - float(won[before].mean()), tried(rows, run.scale) & ~of & (rows.step >= starts.max())
-    # Few tasks may fall further than others that fell, too: of what is lost they have the smaller part.
-    if others is not None and (others.value <= _LIKEWISE * fallen or others.value * rest.sum() < fallen * since.sum()):
-        subject = unit if len(gone) > 1 else {"tasks": "task"}.get(unit, "task family")
-        return Below(
-            f"{len(gone):,} {subject} fell for certain, and the others fell, too, then or before: "
-            f"solved {percent(others.others)} \u2192 {percent(others.chosen)}."
-        )
+    return _Fallen(rows, unit, starts)
+
+
+def _make_card(run: Run, fallen: _Fallen, judged: str, *, others_fell: bool) -> Card:
+    """`judged`: what was compared. `others_fell`: by less than counts, or than is sure."""
+    rows, unit, starts = fallen
+    gone, is_late = np.flatnonzero(starts >= 0), rows.step >= starts[rows.task]
+    of, won = tried(rows, run.scale) & np.isin(rows.task, gone), run.scale.success.solved(rows)
+    before, since, loss = of & ~is_late, of & is_late, losses(rows, run.scale)
+    is_last = rows.step >= run.rows.steps[0]
+    affected, share = np.isin(rows.task, gone)[is_last], float(won[since].mean())
     trend = rows.where(of).by_step(won[of])
     jump = change(fall := tuple((step, -value) for step, value in trend))
-    is_sudden = share <= _HARDLY and others is None and jump is not None and fit_ramp(fall, jump) is None
+    is_sudden = share <= _HARDLY and not others_fell and jump is not None and fit_ramp(fall, jump) is None
     names, first = [rows.tasks[task] for task in gone.tolist()], int(starts[gone].min())
     sentence = (
         f"{listed(names)}: {won[before].sum()} of {before.sum()} attempts solved before, {won[since].sum()} of "
@@ -105,8 +126,7 @@ def _check_tasks(run: Run) -> Outcome:
     )
     return Card(
         id="forgotten",
-        # Others that fell, too, did so by less than counts, or than is sure.
-        title=f"{'At least ' * (others is not None)}{len(gone)} of {judged} regressed: {percent(share)} of attempts "
+        title=f"{'At least ' * others_fell}{len(gone)} of {judged} regressed: {percent(share)} of attempts "
         f"solve {'it' if len(gone) == 1 else 'them'} now, {percent(float(won[before].mean()))} did before",
         cost=max(float((run.lost[affected & of[is_last]] - loss[before].mean()).sum()), 0.0) / len(run.rows),
         than="before",
