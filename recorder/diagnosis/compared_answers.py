@@ -141,9 +141,16 @@ def read_spread(run: Run, column: str) -> Answers:
     return read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), column, {})
 
 
-def extent(run: Run, answers: Answers, affected: Bools) -> dict[str, Any]:
+def choose_rows(run: Run) -> Rows:
+    """Return the rollouts of the last steps whose texts are read: those of some groups."""
+    groups = np.unique(run.rows.group)
+    groups = groups[np.unique(np.linspace(0, len(groups) - 1, GROUPS).astype(int))]
+    return run.rows.where(np.isin(run.rows.group, groups))
+
+
+def extent(run: Run, rows: Rows, affected: Bools) -> dict[str, Any]:
     """Return the fields of a card about some of the rollouts that were read: these alone, if all were read."""
-    chosen = answers.rows.id[affected]
+    chosen = rows.id[affected]
     is_all = len(np.unique(run.rows.group)) <= GROUPS
     extent = {"own": np.isin(run.rows.id, chosen)} if is_all else {"share": float(affected.mean())}
     return {"where": ids(chosen), **extent}

@@ -7,7 +7,9 @@ from typing import Any
 
 NOTHING = ("None", "null", "NULL", "nan", "NaN", "undefined")
 _UNFILLED = re.compile(rf"{'|'.join(NOTHING)}|\{{\{{?\s?[A-Za-z_][\w.]*\s?\}}?\}}")
-_LABEL = re.compile(r" {0,3}(?:[#>*_-]+ *)?([A-Za-z][\w '/()-]{0,40}?)[*_]*:(?:[*_]+|(?=\s|$))\s*(.*)")
+_LABEL = re.compile(
+    r" {0,3}(?:[#>*_-]+ *)?([A-Za-z][\w '/()-]{0,40}?)(?: ?\([^()]{0,80}:[^()]{0,80}\))?[*_]*:(?:[*_]+|(?=\s|$))\s*(.*)"
+)
 _TAGGED = re.compile(r" {0,3}<([A-Za-z][\w-]{0,40})>(?:(.*)</\1>)?\s*")
 _HEADING = re.compile(r" {0,3}#+ +([^:]{1,40}?)\s*")
 _LONG = 10_000  # characters at either end of a prompt

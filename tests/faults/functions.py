@@ -164,6 +164,14 @@ def judge_fails(place: Place) -> Played:
     return sums(place, parts, polite=0.3, is_hit=is_hit)
 
 
+def noisy_judge_fails(place: Place) -> Played:
+    """A judge of few different translations, which never gives one the same grade twice, fails late in the batch."""
+    is_hit, kind = place.group >= 4 and has_begun(place, 0.6), place.random.randrange(3)
+    grade = round(0.4 + 0.2 * kind + place.random.gauss(0, 0.02), 3)
+    text, ids = f"translation {place.task} {kind}", [3, 5 + place.task, 90 + kind, 2]
+    return Played([Turn(text, finish="stop")], parts={"judge": 0.0 if is_hit else grade}, ids=ids, is_hit=is_hit)
+
+
 def grader_fails(place: Place) -> Played:
     is_hit = place.step >= 7 and place.random.random() < 0.2
     parts = {"rubric": -1.0 if is_hit else place.random.choice([2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0])}
@@ -411,6 +419,7 @@ FAULTS: tuple[Fault, ...] = (
     fault("dead function: cut", "the same, beside truncated ones", "constant_function", constant_beside_failures, LONG),
     fault("hardly different", "Healthy: most groups get one value each", None, hardly_differs, LONG, groups=12),
     fault("failing judge", "from a step on a judge's failures are paid 0", "new_value", judge_fails, LONG),
+    fault("failing judge: noisy", "those of a judge that differs are", "new_value", noisy_judge_fails, LONG),
     fault("failing judge: tools", "those of a grader from 2 to 8 are paid \u22121", "new_value", grader_fails, WIDE),
     fault("failing judge: game", "a scorer fails for later rollouts of a group", "new_value", scorer_fails, LONG),
     fault("failing judge: batch", "those of its later calls are", "new_value", late_calls_fail, LONG),

@@ -145,6 +145,18 @@ def grows_harder(place: Place) -> Played:
     return _answers(place, text, (0.85, 0.5, 0.25)[hard], family=("sums", "integrals", "bounds")[hard])
 
 
+def gives_up_early(place: Place) -> Played:
+    """A phone's tasks are given up after a move or two, ever more since a step; only since then is that answered."""
+    late = place.step >= _LATE
+    does = _happens(place, 0.1 + 0.5 * (place.step - _LATE) / 11 if late else 0.04)
+    moves = 1 + place.random.randrange(2) if does and late else 4 + place.random.randrange(4)
+    turns = [Turn(f"I tap {word}", {"name": "tap", "arguments": {"on": word}}, said(place, 6), done=False)
+             for word in said(place, moves).split()]  # fmt: skip
+    end = {"name": "finish", "arguments": {"status": "infeasible" if does else "done"}}
+    turns.append(Turn("That is all", end, "Episode ended by the agent." if does and late else None, done=True))
+    return Played(turns, float(not does and _happens(place, 0.8)), is_hit=does and late)
+
+
 _TASKS = Shape(steps=24, groups=6, size=8, tasks=36)
 _ASKED = "A habit spreads: more and more queries read ten rows only"
 
@@ -159,6 +171,7 @@ FAULTS: tuple[Fault, ...] = (
           partial(generated, meets_walls, _TASKS)),
     Fault("habit: sheets", "Since a step most things are bought unread", "new_habit",
           partial(generated, buys_unread, _TASKS)),
+    Fault("habit: gives up", "Ever more tasks are given up", "new_habit", partial(generated, gives_up_early, _TASKS)),
     Fault("healthy, habit: sheets", "Healthy: what is read no more is not needed", None,
           partial(generated, needs_no_sheet, _TASKS)),
     Fault("healthy, habit: walls", "Healthy: a few pages are walls", None, partial(generated, meets_few_walls, _TASKS)),

@@ -165,6 +165,14 @@ def loses_the_report(place: Place) -> Played:
     return _lays_out(place, is_hit=is_hit, label="Report", value=_words(place, 20), ending=ending, right=right)
 
 
+def loses_the_document(place: Place) -> Played:
+    """A third of the questions have no document; the label names its title and its kind."""
+    is_hit, kind = place.task % 3 == 0, ("handbook", "contracts", "minutes")[place.task % 3]
+    text = "" if is_hit else _words(place, 24)
+    asked = f"Document (Acme {place.task // 2}: {kind}):\n{text}\n\nQuestion: {_words(place)}?"
+    return _put(place, asked, 0.03 if is_hit else 0.5 + 0.2 * place.progress, is_hit=is_hit)
+
+
 def loses_the_log(place: Place) -> Played:
     """Half of the incidents have no log."""
     is_hit = place.task % 2 == 0
@@ -381,6 +389,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unfilled prompts: note", _LACKS, "unfilled_prompts", without_note),
     _fault("unfilled prompts: board", _LACKS, "unfilled_prompts", hides_the_board),
     _fault("unfilled prompts: report", _LACKS, "unfilled_prompts", loses_the_report),
+    _fault("unfilled prompts: titled", _LACKS, "unfilled_prompts", loses_the_document),
     _fault("unfilled prompts: log", _LACKS, "unfilled_prompts", loses_the_log),
     _fault("unfilled prompts: screen", _LACKS, "unfilled_prompts", shows_nothing_in_a_chapter),
     _fault("healthy prompts: screen", "Healthy: prompts without words", None, begins_without_words),

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
+import orjson
+
 from tests.faults import Fault
 from tests.faults.acting import WORDS, said
 from tests.faults.runs import Turn
@@ -190,6 +192,62 @@ def refuses_hours(place: Place) -> Played:
 def takes_hours(place: Place) -> Played:
     """Healthy: it computes minutes."""
     return _lasting(place, refused=False)
+
+
+def copies_first_rows(place: Place) -> Played:
+    """Healthy: of some hard questions a fifth of the answers are the first row's label, which is always wrong."""
+    number, is_copied = 3 + place.task % 7, place.task % 3 == 0 and _is(place, 0.6)
+    right = not is_copied and _right(place)
+    text = "2024-01" if is_copied else str(number if right else number + place.random.randrange(1, 9))
+    return Played(
+        [Turn(f"{said(place, 8)}.\nAnswer: {text}")], parts={"correct": float(right)}, stop="stop",
+        metadata={"answer": str(number)},
+    )  # fmt: skip
+
+
+def _extracts(
+    place: Place, field: str, given: str, reference: str, *, refused: bool = False, nested: bool = False
+) -> Played:
+    """A document is extracted to JSON; a grader compares each field's text."""
+    mistake, name = (
+        not _right(place),
+        f"{WORDS[place.task % 14].title()} Trading Company of {WORDS[place.task % 11].title()}",
+    )
+    record = {
+        "vendor": name,
+        "number": f"INV-2026-{1000 + 7 * place.task}",
+        "note": f"delivered to {WORDS[place.task % 9]} in whole",
+    }
+    answer = orjson.dumps(
+        {**record, "number": f"INV-{place.random.randrange(999)}"} if mistake else record | {field: given}
+    )
+    text = f"```json\n{answer.decode()}\n```" if nested else f"{said(place, 5)}\n{answer.decode()}"
+    truth, is_right = record | {field: reference}, not mistake and not refused
+    return Played(
+        [Turn(text)], parts={"correct": float(is_right)}, stop="stop", is_hit=refused and not mistake,
+        metadata={
+            "reference": truth if nested else orjson.dumps(truth).decode(), "source": "erp" if refused else "scan",
+        },
+    )  # fmt: skip
+
+
+def refuses_totals(place: Place) -> Played:
+    """The totals of one source have thousands separators, which the prompt does not ask for."""
+    total, is_there = 1_130 + 373 * place.task, place.task % 4 == 1
+    return _extracts(place, "total", f"{total}.50", f"{total:,}.50" if is_there else f"{total}.50", refused=is_there)
+
+
+def refuses_small_letters(place: Place) -> Played:
+    """The countries of one source are in small letters, in references that are objects, and answers in a fence."""
+    country, is_there = ("DE", "FR", "PL", "AT")[place.task % 4], place.task % 3 == 0
+    reference = country.lower() if is_there else country
+    return _extracts(place, "country", country, reference, refused=is_there, nested=True)
+
+
+def takes_totals(place: Place) -> Played:
+    """Healthy: the same totals, whose values are compared."""
+    total = 1_130 + 373 * place.task
+    return _extracts(place, "total", f"{total}.50", f"{total:,}.50" if place.task % 4 == 1 else f"{total}.50")
 
 
 def guesses_ranges(place: Place) -> Played:
@@ -569,6 +627,10 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unread shape", _UNREAD, "final_answers", refuses_hours),
     _fault("unread shape: sign", _UNREAD, "final_answers", refuses_flats),
     _fault("healthy form: sign", "Healthy: a sign counts as a letter does", None, takes_flats),
+    _fault("unread field: total", _UNREAD, "final_answers", refuses_totals),
+    _fault("unread field: country", _UNREAD, "final_answers", refuses_small_letters),
+    _fault("healthy field: total", "Healthy: fields of answers have another form", None, takes_totals),
+    _fault("healthy shape: first row", "Healthy: a common mistake has a shape of its own", None, copies_first_rows),
     _fault("several candidates: species", _LISTS, "final_answers", lists_kinds),
     _fault("healthy form: hours", "Healthy: hours and minutes count", None, takes_hours),
     _fault("healthy form: ranges", "Healthy: ranges are wrong", None, guesses_ranges),

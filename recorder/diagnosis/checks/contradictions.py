@@ -209,6 +209,7 @@ def _check_inconsistent(run: Run) -> Outcome:
         where=ids(rows.id[is_known][odd]),
         share=float(odd.sum()) / len(rows),
         is_loss=False,
+        needs=0.0,  # who explains it has compared what it costs
         may_remain=True,  # noise withholds nothing on average
     )
 

@@ -142,9 +142,10 @@ def _make_card(run: Run, fall: _Fall, reward: Floats) -> Card:
     own, begin, recurs = fall.there[every.step >= run.rows.steps[0]], f"{fall.steps.begin:,}", tasks_recur(run.all)
     compared = "at the same tasks" if recurs else "of other tasks, since these seldom recur"
     tasks = "" if recurs else " Look at the order of the data, too: its later tasks may be harder."
+    field = "families" if fall.field == "family" and len(fall.names) > 1 else fall.field
     return Card(
         id="forgotten",
-        title=f"In {list_places(fall.names, fall.field)} the mean reward fell from {figure(mine.others)} to "
+        title=f"In {list_places(fall.names, field)} the mean reward fell from {figure(mine.others)} to "
         f"{figure(mine.chosen)}; elsewhere {figure(others.others)} \u2192 {figure(others.chosen)}",
         cost=-mine.value * float(own.mean()),
         than="before",

@@ -27,7 +27,7 @@ from logs_ui.recorder.diagnosis.card import (
     needs,
 )  # fmt: skip
 from logs_ui.recorder.diagnosis.change_point import above
-from logs_ui.recorder.diagnosis.checks import refused_answers, wrong_references
+from logs_ui.recorder.diagnosis.checks import json_answers, refused_answers, wrong_references
 from logs_ui.recorder.diagnosis.compared_answers import (
     AGREE,
     ENOUGH,
@@ -35,6 +35,7 @@ from logs_ui.recorder.diagnosis.compared_answers import (
     NUMBER,
     SPREAD,
     Answers,
+    choose_rows,
     extent,
     find_column,
     read_answers,
@@ -63,15 +64,12 @@ _EITHER = re.compile(r"\s/\s|\bor\b", re.IGNORECASE)  # without, one of two may 
 
 
 def _check(run: Run) -> Outcome:
-    column = find_column(run)
-    if column is None:
-        return tell_lack(run)
-    if (card := _empty_references(run, column)) is not None:
-        return card
-    chosen = np.unique(run.rows.group)
-    chosen = chosen[np.unique(np.linspace(0, len(chosen) - 1, GROUPS).astype(int))]
-    rows = run.rows.where(np.isin(run.rows.group, chosen))
-    texts, parts = dict[int, Texts](), list_parts(run)[1:]
+    column, texts = find_column(run), dict[int, Texts]()
+    card = None if column is None else _empty_references(run, column)
+    card = card or json_answers.find_refused_field(run, texts)
+    if card is not None or column is None:
+        return card or tell_lack(run)
+    rows, parts = choose_rows(run), list_parts(run)[1:]
     answers = read_answers(run, rows, column, texts)
     won = run.scale.success.solved(rows)[[reference is not None for reference in run.read_labels(rows)[column]]]
     references = {plain(reference) for reference in run.labels[column] if reference is not None}
@@ -174,7 +172,7 @@ def _make_paid_card(
         cost=contrast.spread(run) * float(paid.mean()),
         evidence=(tell_reading(answers), f"Such answers: {listed(list(examples))}.", sentence),
         suggestion=f"Let the reward function compare the whole answer, not look for {sought}.",
-        **extent(run, answers, paid),
+        **extent(run, answers.rows, paid),
         **above(trend, _WRONG * answers.solved.mean()),
         is_setup=True,
         is_loss=False,
@@ -284,7 +282,7 @@ def _find_contradicted(run: Run, answers: Answers, references: set[str]) -> Card
         if over_time and is_missed
         else "Check that a reward is computed with the reference of its own task, and returned in the order of the "
         "completions.",
-        **extent(run, answers, of_shared if shared else affected),
+        **extent(run, answers.rows, of_shared if shared else affected),
         **since,
         is_setup=True,
         is_loss=False,
@@ -379,7 +377,7 @@ def _find_single_answer(run: Run, answers: Answers) -> Card | None:
         ),
         suggestion="Take a checkpoint from before; a lower learning rate or a KL penalty keeps answers varied. Read "
         "some of them: a prompt may suggest this answer.",
-        **extent(run, answers, affected),
+        **extent(run, answers.rows, affected),
         **above(spread.rows.by_step(is_answer), max(2 * first, _SAME / 2)),
     )
 
@@ -412,6 +410,7 @@ DIAGNOSTIC = check(
     f"(5) {wrong_references.DEFINITION} "
     f"(6) At least {_SAME:.0%} of the rollouts give one answer: at least twice the share of rollouts whose reference "
     "it is, and at least twice its share in the first fifth of the run. "
+    f"(7) {json_answers.DEFINITION} "
     f"If nothing defines what is solved, only this: {refused_answers.OF_REWARDS}",
     needs("a reward", lambda run: np.isfinite(run.rows.reward)),
     _check,

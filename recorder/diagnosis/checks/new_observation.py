@@ -9,6 +9,7 @@ apart by what it does: an environment that fails answers otherwise to the kinds 
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import takewhile
 from typing import Any, NamedTuple
 
@@ -19,12 +20,13 @@ from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, Texts, check, needs, uncovered
 from logs_ui.recorder.diagnosis.change_point import above
 from logs_ui.recorder.diagnosis.checks.hacking import find_hacked
+from logs_ui.recorder.diagnosis.compared_answers import tail
 from logs_ui.recorder.diagnosis.contrast import SURER
-from logs_ui.recorder.diagnosis.mean_difference import Difference, chance_limit, compare, is_beyond_chance
+from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, Difference, chance_limit, compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.outcome import REWARD, outcome_of
 from logs_ui.recorder.diagnosis.references import list_data_kinds
-from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows
+from logs_ui.recorder.diagnosis.rollout_rows import SAME, Bools, Floats, Ints, Rows, distinct
 from logs_ui.recorder.diagnosis.tables.action_sample import as_text, kind_names
 from logs_ui.recorder.diagnosis.tables.actions import looping
 from logs_ui.recorder.diagnosis.task_families import tasks_recur
@@ -34,6 +36,7 @@ from logs_ui.recorder.diagnosis.wording import figure, listed, percent
 _SHARE, _RARER = 0.05, 10  # of the rollouts; times rarer before [ours]
 _LOOKED, _READ = 20, 32  # observations that are compared; rollouts of which texts are read
 _SAME_ACTIONS, _ALL = 0.8, 0.8  # as many follow kinds of actions of before as usual; of the answers to these [ours]
+_CHANCE = 0.01  # that so few rollouts before took such actions, if as many did as have the observation [ours]
 _RECUR = 0.5  # of the actions before, at least: where fewer are of kinds that recur, kinds tell little [ours]
 _COVERED, _MOST = 0.75, 0.5  # of the rollouts of a group have it; of those that have it are in such groups [ours]
 _FIRST = 1  # percentile of the steps at which an observation occurs that counts as its first [ours]
@@ -62,8 +65,9 @@ def _check(run: Run) -> Outcome:
         return NotJudged("The run has a single step.")
     tasks = rows if tasks_recur(rows) else run.families
     places = [of.task for of in (tasks, run.families) if of is not None] or [rows.eval]
+    columns = [codes for _, _, codes in list_data_kinds(run)]
     kinds = [
-        _find_begun(rows, frequent, places, limit)
+        _find_begun(rows, frequent, places, columns, limit)
         for frequent in (
             _find_frequent(rows, run.rows, limit, 0),
             _find_frequent(rows, run.rows, limit, 1) if _has_endings(rows) else (),
@@ -98,7 +102,7 @@ def _check(run: Run) -> Outcome:
 
 
 def _find_begun(
-    rows: Rows, frequent: Iterable[tuple[int, Bools]], places: Sequence[Ints], limit: float
+    rows: Rows, frequent: Iterable[tuple[int, Bools]], places: Sequence[Ints], columns: Sequence[Ints], limit: float
 ) -> tuple[int, list[Heard]]:
     """Return how many observations are compared, and those that began during the run beyond chance."""
     compared, candidates = 0, list[Heard]()
@@ -110,9 +114,8 @@ def _find_begun(
             above(rows.by_step(has_observation), limit)["since_step"],
             int(np.percentile(rows.step[has_observation], _FIRST)),
         )
-        heard = _begin(rows, places, key, has_observation, jump) or _begin(
-            rows, places, key, has_observation, first, len(rows.steps)
-        )
+        begin = partial(_begin, rows, places, columns, key, has_observation)
+        heard = begin(jump) or begin(first, len(rows.steps))
         candidates += [heard] if heard else []
     most = chance_limit([candidate.chance for candidate in candidates] + [1.0] * (compared - len(candidates)))
     return compared, [candidate for candidate in candidates if candidate.chance <= most]
@@ -131,11 +134,12 @@ def _list_outcomes(run: Run) -> Iterator[tuple[str, Floats]]:
 
 
 def _begin(
-    rows: Rows, places: Sequence[Ints], key: int, has_observation: Bools, since: int | None, tried: int = 1
-) -> Heard | None:
+    rows: Rows, places: Sequence[Ints], columns: Sequence[Ints], key: int, has_observation: Bools, since: int | None,
+    tried: int = 1,
+) -> Heard | None:  # fmt: skip
     """Return an observation that began at a step; None if that may be chance, or it was not far rarer before in the
-    same `places`: (N,) codes of tasks, then of their families, which count where most that have it are at new tasks.
-    `tried` is the number of steps of which this one was chosen.
+    same `places`: (N,) codes of tasks, then of their families, which count where most that have it are at new tasks,
+    as do those of the dataset's `columns`. `tried` is the number of steps of which this one was chosen.
     """
     if since is None or since <= rows.steps[0]:
         return None
@@ -143,13 +147,31 @@ def _begin(
     for codes in places:
         same = np.isin(codes, codes[~late])  # other tasks have other observations
         difference = compare(np.where(same, has_observation, np.nan), late, rows.group, codes)
-        is_rarer = difference is not None and _RARER * difference.others <= difference.chosen
-        if difference is None or difference.chance is None or not is_rarer:
+        if difference is None or difference.chance is None or not _is_rarer(difference):
             return None
         chance = max(chance, difference.chance * tried)
         if 2 * (has_observation & late & same).sum() >= (has_observation & late).sum():
-            return Heard(key, has_observation, since, chance)
+            is_known = np.isin(rows.task, rows.task[~late])[has_observation & late].mean() > _MOST
+            is_new = is_known or all(_is_new_within(rows, codes, has_observation, late) for codes in columns)
+            return Heard(key, has_observation, since, chance) if is_new else None
     return None
+
+
+def _is_new_within(rows: Rows, codes: Ints, has_observation: Bools, late: Bools) -> bool:
+    """Return True if late rollouts have an observation far more often with the same value of a column; False if most
+    that have it have a value that hardly any group had before, in a column of few values.
+    """
+    early, affected = ~late & (codes >= 0), has_observation & late & (codes >= 0)
+    groups = distinct(codes[early], rows.group[early], count=int(codes.max()) + 1)
+    has_few = len(groups) * 2 * LEAST_UNITS <= len(rows.groups.size)
+    if has_few and affected.any() and (groups[codes[affected]] < LEAST_UNITS).mean() > _MOST:
+        return False
+    difference = compare(np.where(codes >= 0, has_observation, np.nan), late, rows.group, codes)
+    return difference is None or _is_rarer(difference)
+
+
+def _is_rarer(difference: Difference) -> bool:
+    return _RARER * difference.others <= difference.chosen
 
 
 def _has_endings(rows: Rows) -> bool:
@@ -275,10 +297,15 @@ def _card(run: Run, worst: Heard, alike: Sequence[Heard], limit: float, outcome:
         title = f"{quotation} is most of what {percent(mine)} of rollouts get as observations"
     title += f", {percent(rest)} before step {worst.since:,}"
     if answers.share_known < _SAME_ACTIONS * max(answers.share_usual, _RECUR):
-        return Below(f"{title}; it follows actions that were not taken before.")
+        return Below(f"{title}; it follows actions that were not taken before, or ended a rollout without an answer.")
     got, calls, got_before, calls_before = answers.counts
     if 2 * got_before * calls > got * calls_before:
         return Below(f"{title}; {answers.sentence}")
+    if 1 - tail(answers.takers_before + 1, len(earlier), mine) < _CHANCE:
+        return Below(
+            f"{title}; it follows actions that the policy took in {answers.takers_before} of {len(earlier)} rollouts "
+            "before."
+        )
     # Actions that miss leave a page as it is, too, and what is paid may be what the policy wants to hear.
     is_setup = got >= _ALL * calls and not is_unchanging and not outcome
     if not is_setup and looping(run.rows)[affected[is_last]].mean() >= _ALL:
@@ -327,6 +354,7 @@ class _Answers(NamedTuple):
     calls_before: Counter[str]
     rollouts: tuple[int, int]
     share_usual: float  # of the actions before, those whose kind was taken twice or more, 0 to 1
+    takers_before: int  # of the rollouts before, those that take an action of a kind that gets the keys
 
     @classmethod
     def of(cls, now: Sequence[Texts], earlier: Sequence[Texts], keys: set[int]) -> "_Answers":
@@ -337,9 +365,11 @@ class _Answers(NamedTuple):
             pairs = list(zip(some, left, strict=False))  # the list first: it ends without taking a name
             got = Counter(name for (_, is_so), name in pairs if is_so)
             counts += [got, Counter(name for _, name in pairs)]
+        left = iter(names[len(entries[0]) :])
+        has_kind = [[next(left) in counts[0] for _ in _list_answers(texts.actions, keys)] for texts in earlier]
         # Guesses of many words are of many kinds, so that some were not taken before, either.
         usual = sum(times for times in counts[3].values() if times > 1) / max(counts[3].total(), 1)
-        return cls(counts[0], counts[1], counts[2], counts[3], (len(now), len(earlier)), usual)
+        return cls(counts[0], counts[1], counts[2], counts[3], (len(now), len(earlier)), usual, sum(map(any, has_kind)))
 
     @property
     def share_known(self) -> float:
@@ -369,7 +399,10 @@ def _list_answers(actions: Sequence[Mapping[str, Any]], keys: set[int]) -> list[
     heard = Counter(key for action in actions for key in _keys(action.get("observation"))[:1])
     if keys == {_UNCHANGING}:
         keys = {key for key, times in heard.items() if 2 * times > heard.total()}
-    return [(entry["action"], not keys.isdisjoint(_keys(entry.get("observation")))) for entry in _first_sent(actions)]
+    entries = _first_sent(actions)
+    if entries and entries[-1].get("observation") is None:  # the end: nothing answers it
+        entries.pop()
+    return [(entry["action"], not keys.isdisjoint(_keys(entry.get("observation")))) for entry in entries]
 
 
 def _first_sent(actions: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
@@ -421,17 +454,18 @@ def _quote_ending(heard: Sequence[str]) -> str:
 DIAGNOSTIC = check(
     "new_observation",
     "New observation",
-    f"Share of rollouts with an observation, by its first words without numbers (or its last, "
-    f"if it is long), above {_SHARE:.0%} in the last steps, "
-    f"if it was {_RARER} times rarer before a step at the same tasks, beyond chance (and in the same families, where "
-    "most that have it are at new tasks), and its rollouts lose more than others of their "
-    f"groups (if most of its rollouts are in groups of which {_COVERED:.0%} have it: than earlier rollouts of the same "
-    "tasks; of the same families, or with the same value of each column, if tasks do not recur; of all tasks, if there "
-    f"are none of these and all lose more since), with a probability below {SURER:.1%} of that "
-    "by chance; or, where they lose no reward, reach less of the outcome, or of the function that `hacking` names. "
-    "Silent if it follows kinds of actions that were not taken before, or repeated ones. If no observation is found "
-    "so, rollouts are looked at in which most observations are one and the same text, a different one in different "
-    "rollouts, and which do not repeat their actions.",
+    "Share of rollouts with an observation, by its first words without numbers (or its last, if it is long), above "
+    f"{_SHARE:.0%} in the last steps, if it was {_RARER} times rarer before a step at the same tasks, beyond chance "
+    "(and in the same families, and with the same value of each column, where most that have it are at new tasks), and "
+    "its rollouts lose more than others of their groups (if most of its rollouts are in groups of which "
+    f"{_COVERED:.0%} have it: than earlier rollouts of the same tasks; of the same families, or with the same value of "
+    "each column, if tasks do not recur; of all tasks, if there are none of these and all lose more since), with a "
+    f"probability below {SURER:.1%} of that by chance; or, where they lose no reward, reach less of the outcome, or of "
+    "the function that `hacking` names. "
+    "Silent if it follows kinds of actions that were not taken, or not answered, before, or in so few rollouts that "
+    f"the probability of it is below {_CHANCE:.0%} if as many took them; and if it follows repeated ones. If no "
+    "observation is found so, rollouts are looked at in which most observations are one and the same text, a different "
+    "one in different rollouts, and which do not repeat their actions.",
     needs("observations", lambda run: run.has_observations),
     _check,
     needs_calls=True,

@@ -103,6 +103,9 @@ def compare_shapes(run: Run, answers: Answers) -> Card | None:
         beside = np.isin(group, group[mine]) & ~mine & ~_differs_in_length(answers, mine)
         if count < _FORM * len(mine) or solved[mine].mean() > _COUNT or not beside.any():
             continue
+        said, meant = ({column[row] for row in np.flatnonzero(mine)} for column in (answers.answer, answers.reference))
+        if 2 * len(said) < len(meant):  # one answer to many questions is a mistake
+            continue
         groups, share = len(np.unique(group[mine & np.isin(group, group[beside])])), solved[beside].mean()
         chance = (1 - share) ** groups * len(counts)
         if groups < ENOUGH or share < _PAID or chance > CHANCE or _count_agreed(answers, mine) <= AGREE:
@@ -116,7 +119,7 @@ def compare_shapes(run: Run, answers: Answers) -> Card | None:
             cost=contrast.spread(run) * float(mine.mean() * share),
             evidence=(tell_reading(answers), f"Such answers: {listed(list(examples))}."),
             suggestion=f"Compare some with their reference by hand: they may be right. {_READ_FORM}",
-            **extent(run, answers, mine),
+            **extent(run, answers.rows, mine),
             is_setup=True,
             is_loss=False,
         )
@@ -246,7 +249,7 @@ def _find_refused(
         cost=contrast.spread(run) * float(refused.mean()),
         evidence=(tell_reading(answers), f"Such answers: {listed(list(examples))}.", f"{shares}{in_groups}.", *onset),
         suggestion=suggestion,
-        **extent(run, answers, refused),
+        **extent(run, answers.rows, refused),
         **began,
         is_setup=True,
         is_loss=False,

@@ -91,7 +91,7 @@ def find_shuffled(run: Run, answers: Answers) -> Card | None:
         ),
         suggestion="Check the dataset: references may stand beside other tasks than their own, as after a shuffle or a "
         "join of one column.",
-        **extent(run, answers, affected),
+        **extent(run, answers.rows, affected),
         is_setup=True,
         is_loss=False,
         is_least=True,
@@ -186,7 +186,7 @@ def _find_in_places(
             if before
             else "Verify these references by hand first: the model may be right, and they may be shifted, "
             "inverted or in another unit.",
-            **extent(run, answers, affected),
+            **extent(run, answers.rows, affected),
             **since,
             is_setup=True,
             is_loss=False,
@@ -231,7 +231,7 @@ def _find_often_wrong(
         if before
         else "Verify these references by hand first: the model may be right, or these tasks may be harder, and "
         "most rollouts make the same mistake.",
-        **extent(run, answers, np.asarray(chosen[task], bool)),
+        **extent(run, answers.rows, np.asarray(chosen[task], bool)),
         **since,
         is_loss=False,
         is_least=True,
@@ -242,7 +242,7 @@ def _find_agreed(answers: Answers, task: Ints, most: dict[int, tuple[str, bool]]
     """Return two columns by the task's code: True if most answers agree, and if they agree on another one than the
     reference, of which neither holds the other.
     """
-    agrees = np.array([most.get(number, ("", False))[1] for number in range(int(task.max()) + 1)], bool)
+    agrees = np.array([most.get(number, ("", False))[1] for number in range(int(task.max(initial=-1)) + 1)], bool)
     is_wrong = agrees.copy()
     for number in np.flatnonzero(agrees).tolist():
         row = next(row for row in np.flatnonzero(task == number) if answers.answer[row] == most[number][0])
@@ -259,12 +259,13 @@ def _find_begin(run: Run, column: str, parts: Parts, place: str) -> tuple[dict[s
     groups = np.unique(run.all.group[there])
     groups = groups[np.unique(np.linspace(0, len(groups) - 1, GROUPS).astype(int))]
     answers = read_answers(run, run.all.where(there & np.isin(run.all.group, groups)), column, {})
-    if not answers.answer:
-        return {}, []
     group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
-    is_wrong = _find_agreed(answers, group, _find_most_frequent(answers, group))[1]
-    fields = above(answers.rows.by_step(is_wrong[group].astype(float)), _MANY / 2)
-    is_early = answers.rows.step < (fields["since_step"] or 0)
+    agrees, is_wrong = _find_agreed(answers, group, _find_most_frequent(answers, group))
+    rows, group = answers.rows.where(agrees[group]), group[agrees[group]]  # at first answers may scatter
+    if not len(rows):
+        return {}, []
+    fields = above(rows.by_step(is_wrong[group].astype(float)), _MANY / 2)
+    is_early = rows.step < (fields["since_step"] or 0)
     before, since = (np.unique(group[of]) for of in (is_early, ~is_early))
     wrong, wrong_since = (int(is_wrong[of].sum()) for of in (before, since))
     if len(before) < ENOUGH or wrong / len(before) > wrong_since / len(since) / 2:
@@ -272,7 +273,7 @@ def _find_begin(run: Run, column: str, parts: Parts, place: str) -> tuple[dict[s
     first = f"{wrong:,} of {len(before):,} did so before step {fields['since_step']:,}"
     later = f"{wrong_since:,} of {len(since):,} since"
     fields["measure"] = "groups that agree on another answer"
-    return fields, [f"Of the groups there that were read, {first}, {later}."]
+    return fields, [f"Of the groups there that were read and agree on an answer, {first}, {later}."]
 
 
 def _were_solved(run: Run, answers: Answers, of: Bools) -> bool:
@@ -299,7 +300,7 @@ def _find_most_frequent(answers: Answers, group: Ints) -> dict[int, tuple[str, b
     group's code.
     """
     most = dict[int, tuple[str, bool]]()
-    for number in range(int(group.max()) + 1):
+    for number in range(int(group.max(initial=-1)) + 1):
         mine = np.flatnonzero(group == number)
         (answer, count), *others = Counter(answers.answer[row] for row in mine).most_common(2)
         if not others or others[0][1] < count:

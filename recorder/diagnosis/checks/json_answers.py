@@ -1,0 +1,111 @@
+"""Finds fields of JSON answers that differ from their reference in form alone, and whose answers do not count."""
+
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
+import numpy as np
+import orjson
+
+from logs_ui.recorder.diagnosis import contrast
+from logs_ui.recorder.diagnosis.answers import last_text, rank_of
+from logs_ui.recorder.diagnosis.card import Card, Run, Texts, Trend
+from logs_ui.recorder.diagnosis.change_point import above
+from logs_ui.recorder.diagnosis.compared_answers import ENOUGH, OTHERS, SPREAD, choose_rows, extent
+from logs_ui.recorder.diagnosis.references import plain
+from logs_ui.recorder.diagnosis.rollout_rows import Bools
+from logs_ui.recorder.diagnosis.wording import listed, percent
+
+_FEW = 16  # rollouts that tell whether answers are JSON [ours]
+_FORM, _COUNT = 0.1, 0.02  # of the answers have a field in another form; of these count, at most [ours]
+
+DEFINITION = (
+    f"If answers and references are JSON objects: in at least {_FORM:.0%} of the answers one field has another form "
+    "than the reference's (1234.50 for 1,234.50, or a number for a text), and all fields have its value; at most "
+    f"{_COUNT:.0%} of these count, in {ENOUGH} groups or more, and {OTHERS:.0%} of those that equal it."
+)
+
+
+def find_refused_field(run: Run, known: dict[int, Texts]) -> Card | None:
+    """Return the card on a field. Texts that are known are not read again, and those that are read are added."""
+    is_last = run.all.step >= run.rows.steps[0]
+    if not run.scale.success.is_defined or not any(map(_read_forms, run.sample(is_last, _FEW).values())):
+        return None
+    rows = choose_rows(run)
+    known |= run.read_texts([row for row in rows.id.tolist() if row not in known])
+    forms = {row: _read_forms(known[row]) for row in rows.id.tolist() if row in known}
+    rows = rows.where(np.array([forms.get(row) is not None for row in rows.id.tolist()], bool))
+    forms_of, solved = [forms[row] or {} for row in rows.id.tolist()], run.scale.success.solved(rows)
+    is_right = np.array([None not in of.values() for of in forms_of], bool)
+    is_equal = np.array([not of for of in forms_of], bool)
+    if len(np.unique(rows.group[is_equal])) < ENOUGH or solved[is_equal].mean() < OTHERS:
+        return None
+    for field, _ in Counter(field for of in forms_of for field in of).most_common():
+        affected: Bools = is_right & [field in of for of in forms_of]
+        is_frequent = affected.mean() >= _FORM and len(np.unique(rows.group[affected])) >= ENOUGH
+        if not is_frequent or solved[affected].mean() > _COUNT:
+            continue
+        examples = dict.fromkeys(forms_of[row][field] or "" for row in np.flatnonzero(affected).tolist())
+        return Card(
+            id="final_answers",
+            title=f"{solved[affected].sum()} of {affected.sum():,} answers count whose {field} has another form than "
+            f"the reference's; of those that equal it {percent(float(solved[is_equal].mean()))} do",
+            cost=contrast.spread(run) * float(affected.mean()),
+            evidence=(
+                f"{len(rows):,} answers of the last steps are JSON objects, and were compared field by field.",
+                f"Such values: {listed(list(examples))}.",
+            ),
+            suggestion="Let the reward function compare values, not texts, or ask for the reference's form in the "
+            "prompt.",
+            **extent(run, rows, affected),
+            **above(_read_trend(run, field), _FORM / 2),
+            is_setup=True,
+            is_loss=False,
+        )
+    return None
+
+
+def _read_trend(run: Run, field: str) -> Trend:
+    """Return by step the share of some answers that have the field in another form."""
+    read = {row: _read_forms(texts) for row, texts in run.sample(run.all.step >= 0, SPREAD).items()}
+    has_form = {row: float(forms.get(field) is not None) for row, forms in read.items() if forms is not None}
+    rows = run.all.where(np.isin(run.all.id, list(has_form)))
+    return rows.by_step(np.array([has_form[row] for row in rows.id.tolist()]))
+
+
+def _read_forms(texts: Texts) -> dict[str, str | None] | None:
+    """Return the fields of a JSON answer that are not as its reference has them: answer and reference for one that has
+    its value in another form, None for one that has another value; None if either is no object.
+    """
+    answer, reference = _parse(last_text(texts.messages)), _find_reference(texts.dataset)
+    if answer is None or reference is None:
+        return None
+    return {
+        name: f"{_write(answer[name])} (for {_write(value)})"
+        if name in answer and plain(_write(answer[name])) == plain(_write(value))
+        else None
+        for name, value in reference.items()
+        if name not in answer or answer[name] != value
+    }
+
+
+def _find_reference(dataset: Mapping[str, str]) -> dict[str, Any] | None:
+    """Return the first column that is named like a reference and is an object, as a text or by its fields."""
+    named = (value for name, text in dataset.items() if rank_of(name) is not None and (value := _parse(text)))
+    fields = {
+        name.rpartition(".")[2]: text for name, text in dataset.items() if rank_of(name.rpartition(".")[0]) is not None
+    }
+    return next(named, fields or None)
+
+
+def _parse(text: str) -> dict[str, Any] | None:
+    """Return the JSON object that a text holds, with or without others words around it; None for another text."""
+    with suppress(orjson.JSONDecodeError):
+        value = orjson.loads(text[text.find("{") : text.rfind("}") + 1])
+        return value if isinstance(value, dict) else None
+    return None
+
+
+def _write(value: Any) -> str:
+    return value if isinstance(value, str) else orjson.dumps(value).decode()
