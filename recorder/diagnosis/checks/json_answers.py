@@ -49,8 +49,8 @@ def find_refused_field(run: Run, known: dict[int, Texts]) -> Card | None:
         examples = dict.fromkeys(forms_of[row][field] or "" for row in np.flatnonzero(affected).tolist())
         return Card(
             id="final_answers",
-            title=f"{solved[affected].sum()} of {affected.sum():,} answers count whose {field} has another form than "
-            f"the reference's; of those that equal it {percent(float(solved[is_equal].mean()))} do",
+            title=f"{solved[affected].sum()} of {affected.sum():,} answers count whose field {field} has another form "
+            f"than the reference's; of those that equal it {percent(float(solved[is_equal].mean()))} do",
             cost=contrast.spread(run) * float(affected.mean()),
             evidence=(
                 f"{len(rows):,} answers of the last steps are JSON objects, and were compared field by field.",

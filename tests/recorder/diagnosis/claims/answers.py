@@ -336,7 +336,9 @@ def counted_fields(case: Case, _hits: str, _count: str, field: str, _share: str)
 
 
 COUNTS: dict[str, Count] = {
-    "# of # answers count whose # has another form than the reference's; of those that equal it # do": counted_fields,
+    "# of # answers count whose field # has another form than the reference's; of those that equal it # do": (
+        counted_fields
+    ),
     "# answers of the last steps are JSON objects, and were compared field by field.": lambda c, _: (str(len(c.last)),),
     "Such values: @.": lambda c, text: (
         recounted(text, {it.partition(" (")[0]: it for of in c.last for it in fields_in_another_form(of).values()}),
