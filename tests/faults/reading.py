@@ -605,6 +605,7 @@ def _fault(
     return Fault(name, planted, expected, partial(generated, script, shape))
 
 
+_FIELD = "Answers in JSON with a field in another form do not count"
 _FEW, _UNREAD, _LISTS, _UNPAID = (
     "The references of a source that comes seldom are wrong", "Right answers in one form are not read",
     "Answers count that name several candidates", "Right answers to sums do not count",
@@ -627,8 +628,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unread shape", _UNREAD, "final_answers", refuses_hours),
     _fault("unread shape: sign", _UNREAD, "final_answers", refuses_flats),
     _fault("healthy form: sign", "Healthy: a sign counts as a letter does", None, takes_flats),
-    _fault("unread field: total", _UNREAD, "final_answers", refuses_totals),
-    _fault("unread field: country", _UNREAD, "final_answers", refuses_small_letters),
+    _fault("unread field: total", _FIELD, "final_answers", refuses_totals),
+    _fault("unread field: country", _FIELD, "final_answers", refuses_small_letters),
     _fault("healthy field: total", "Healthy: fields of answers have another form", None, takes_totals),
     _fault("healthy shape: first row", "Healthy: a common mistake has a shape of its own", None, copies_first_rows),
     _fault("several candidates: species", _LISTS, "final_answers", lists_kinds),
