@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from math import comb
 from typing import Any
@@ -13,7 +14,7 @@ from logs_ui.recorder.diagnosis.answers import LAST_LINE, Told, final_answer, la
 from logs_ui.recorder.diagnosis.card import Run, Texts
 from logs_ui.recorder.diagnosis.links import ids
 from logs_ui.recorder.diagnosis.prompt_changes import prompt_of
-from logs_ui.recorder.diagnosis.references import bare, plain, reference_column
+from logs_ui.recorder.diagnosis.references import are_equal, bare, plain, reference_column
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Ints, Rows, distinct
 
 GROUPS, SPREAD = 120, 300  # groups of the last steps, and rollouts of all steps, that are read [ours]
@@ -112,12 +113,19 @@ def read_answers(run: Run, rows: Rows, column: str, known: dict[int, Texts]) -> 
     )
     of = some.id.tolist()
     frames = [_read_frame(known[row], ends[row], written[row]) for row in of]
+    plain_references = [plain(references[row] or "") for row in of]
     return Answers(
         column, some, [written[row] for row in of], [forms for forms, _ in frames], [mark for _, mark in frames],
-        [plain_answers[row] for row in of],
-        [plain(references[row] or "") for row in of], [bare(references[row] or "") for row in of],
+        [_round_like(plain_answers[row], reference) for row, reference in zip(of, plain_references, strict=True)],
+        plain_references, [bare(references[row] or "") for row in of],
         run.scale.success.solved(some),
     )  # fmt: skip
+
+
+def _round_like(answer: str, reference: str) -> str:
+    """Return the reference for an answer that is the same number but for rounding, else the answer."""
+    are_numbers = NUMBER.fullmatch(answer) and NUMBER.fullmatch(reference)
+    return reference if are_numbers and are_equal(Fraction(answer), Fraction(reference)) else answer
 
 
 def _read_frame(texts: Texts, end: Told, written: str) -> tuple[list[str], str]:

@@ -12,6 +12,7 @@ from logs_ui.recorder.diagnosis.places import MACHINE, list_kinds
 from logs_ui.recorder.diagnosis.rollout_rows import Ints, Rows, distinct
 from logs_ui.recorder.vocabulary import Status
 
+_EPSILON = Fraction(1, 10**12)
 _END = 300  # characters of an answer that may hold a reference
 _NUMBER = r"[-+]?(?:(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?|\.\d+)"
 _UNIT = r"[^\W\d_]\S*(?: [^\W\d_]+)?|[%\u00b0\u20ac\u00a3$]\S*"
@@ -62,13 +63,20 @@ def kind_of(reference: str) -> str:
 def holds(answer: str, reference: str) -> bool:
     """Return True if the end of an answer holds the reference in any form: as a number, or its letters and digits.
 
-    >>> holds("So it is 1250.", "1,250"), holds("So it is 0.75.", "3/4"), holds("It is 12500.", "1,250")
+    >>> holds("So it is 1250.", "1,250"), holds("So it is 7/17.", "0.4117647058823529"), holds("It is 12500.", "1,250")
     (True, True, False)
     """
     end, numbers = answer[-_END:], _values(reference)
     if len(numbers) == 1 and kind_of(reference) not in _WORDS:
-        return numbers[0] in _values(end)
+        return any(are_equal(numbers[0], number) for number in _values(end))
     return _squeeze(reference) in _squeeze(end)
+
+
+def are_equal(a: Fraction, b: Fraction) -> bool:
+    """Return True for numbers that are equal, or fractions that a float of all its digits cannot tell apart."""
+    if 1 in {a.denominator, b.denominator}:
+        return a == b
+    return abs(a - b) <= abs(b) * _EPSILON
 
 
 def plain(answer: str, *, is_line: bool = False) -> str:

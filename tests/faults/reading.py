@@ -250,6 +250,19 @@ def takes_totals(place: Place) -> Played:
     return _extracts(place, "total", f"{total}.50", f"{total:,}.50" if place.task % 4 == 1 else f"{total}.50")
 
 
+def refuses_fractions(place: Place) -> Played:
+    """The probabilities are decimals of all digits, and answers are fractions, which are compared as text."""
+    is_there, right = place.task % 4 == 1, _right(place)
+    up, down = 3 + place.task, 17 + 2 * place.task
+    number = f"{up}/{down}" if is_there else str(900 + 37 * place.task)
+    given = number if right else str(place.random.randrange(900))
+    reference, topic = (str(up / down), "chance") if is_there else (number, "sums")
+    return Played(
+        [Turn(f"{said(place, 8)}, so \\boxed{{{given}}}.")], parts={"correct": float(right and not is_there)},
+        stop="stop", metadata={"answer": reference, "topic": topic}, is_hit=right and is_there,
+    )  # fmt: skip
+
+
 def guesses_ranges(place: Place) -> Played:
     """Healthy: some answers give a range, each another one, and are wrong."""
     number, is_range = 70 + 3 * place.task, _is(place, 0.25)
@@ -628,6 +641,7 @@ FAULTS: tuple[Fault, ...] = (
     _fault("unread shape", _UNREAD, "final_answers", refuses_hours),
     _fault("unread shape: sign", _UNREAD, "final_answers", refuses_flats),
     _fault("healthy form: sign", "Healthy: a sign counts as a letter does", None, takes_flats),
+    _fault("unread form: decimals", _UNREAD, "never_matches", refuses_fractions),
     _fault("unread field: total", _FIELD, "final_answers", refuses_totals),
     _fault("unread field: country", _FIELD, "final_answers", refuses_small_letters),
     _fault("healthy field: total", "Healthy: fields of answers have another form", None, takes_totals),

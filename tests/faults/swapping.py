@@ -132,6 +132,27 @@ def later_shifted(place: Place) -> Played:
     return _sourced(place, given, number + 2 * is_hit, is_there=is_there, is_hit=is_hit)
 
 
+def _chosen(place: Place, *, shifted: bool) -> Played:
+    """One of four options; the references of a bank may be the letter before."""
+    is_there, right = place.task % 4 == 2, place.task * 7 % 11 % 4
+    given = right if _is(place, (0.6 if is_there else 0.85) + 0.1 * place.progress) else place.random.randrange(4)
+    reference = "ABCD"[(right - (shifted and is_there)) % 4]
+    return Played(
+        [Turn(f"{said(place, 6)}\n<answer>{'ABCD'[given]}</answer>")], stop="stop",
+        parts={"correct": float("ABCD"[given] == reference)}, is_hit=shifted and is_there and given == right,
+        metadata={"answer": reference, "bank": "anatomy" if is_there else "general"},
+    )  # fmt: skip
+
+
+def hard_bank(place: Place) -> Played:
+    """Healthy: the same bank, whose references are right."""
+    return _chosen(place, shifted=False)
+
+
+def shifted_letters(place: Place) -> Played:
+    return _chosen(place, shifted=True)
+
+
 def hard_source(place: Place) -> Played:
     """Healthy: a source is hard, its answers scatter, and many make the same mistake in some of its tasks."""
     is_there, number = place.task % 4 == 1, sum(_parts(place.task))
@@ -154,6 +175,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("final answers: seldom shifted", _WRONG, "final_answers", seldom_shifted),
     _fault("final answers: stale source", "A source's snapshots are old", "final_answers", stale_source, _ONCE),
     _fault("final answers: later shifted", _WRONG, "final_answers", later_shifted, _ONCE),
+    _fault("final answers: letters", "The letters of a source are shifted", "final_answers", shifted_letters, _ONCE),
+    _fault("healthy final answers: bank", "Healthy: a bank of harder choices", None, hard_bank, _ONCE),
     _fault("healthy wiring: one passage", "Healthy: steps about one passage", None, one_passage),
     _fault("healthy wiring: few labels", "Healthy: a hard choice of four", None, few_labels),
     _fault("healthy final answers: hard source", "Healthy: a hard source with common mistakes", None, hard_source),

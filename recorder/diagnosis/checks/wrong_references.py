@@ -31,6 +31,7 @@ _SELDOM, _PLACES = 20, 3  # groups that a place has read at least; places of whi
 _LESS = 0.5  # as often solved as the run: of no other places more is read [ours]
 _HARDLY = 0.05  # of the groups of a place give most often their reference [ours]
 _SOLVED = 0.3  # of the first half of these tasks' attempts: then their references are right [ours]
+_LABELS, _OF_EACH = (3, 8), 3  # different references, from and to; groups of each, on average [ours]
 _MANY, _RARE = 0.4, 0.05  # of the tasks of a place agree on another answer; of the tasks elsewhere [ours]
 
 _SINCE = "Look first at what changed there at this step: what the tools return, the prompt, the references."
@@ -47,6 +48,10 @@ DEFINITION = (
     f"its share of solved rollouts in the last or in all steps is at most {_LESS:.0%} of the run's, its newest "
     f"{_SELDOM} groups of all steps are read and compared likewise; so are at most {_PLACES} such places, those with "
     "the lowest shares. "
+    f"Or, of references with {_LABELS[0]} to {_LABELS[1]} different values, in at least {AGREE:.0%} of the groups of "
+    f"a place ({_OF_EACH} for each value) the most frequent answer is the same other value for each reference, another "
+    f"one for each, and elsewhere in at least {OTHERS:.0%} the reference, with a probability below {CHANCE:.0%}, "
+    "corrected likewise. "
     f"Or, if none is so, most answers to at least {_MANY:.0%} of its tasks, and {ENOUGH}, agree on another one than "
     f"the reference, and elsewhere to at most {_RARE:.0%}, with a probability below {CHANCE:.0%}, corrected likewise; "
     f"and they agree on any answer {OTHERS:.0%} as often as elsewhere, since answers to hard tasks scatter. "
@@ -191,7 +196,48 @@ def _find_in_places(
             is_setup=True,
             is_loss=False,
         )
-    return _find_often_wrong(run, parts, answers, places, count)
+    return _find_relabelled(run, answers, places, count) or _find_often_wrong(run, parts, answers, places, count)
+
+
+def _find_relabelled(run: Run, answers: Answers, places: list[tuple[str, Bools]], count: int) -> Card | None:
+    """Return the card if in one place each label of the references stands for another one, and elsewhere for itself.
+    `count`: of places that are compared.
+    """
+    labels: set[str] = {*answers.reference}
+    if not _LABELS[0] <= len(labels) <= _LABELS[1]:
+        return None
+    group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
+    most, first = _find_most_frequent(answers, group), np.unique(group, return_index=True)[1]
+    pairs = {number: (answers.reference[first[number]], answer) for number, (answer, _) in most.items()}
+    for name, of in places:
+        mine, others = ([pair for number, pair in pairs.items() if of[first[number]] == side] for side in (True, False))
+        usual = {
+            label: Counter(answer for reference, answer in mine if reference == label).most_common(1)[0][0]
+            for label in {reference for reference, _ in mine}
+        }
+        is_other = all(label != answer for label, answer in usual.items()) and len({*usual.values()}) == len(usual)
+        right = sum(reference == answer for reference, answer in others)
+        if len(usual) < _LABELS[0] or not is_other or right < max(OTHERS * len(others), ENOUGH):
+            continue
+        chosen = [number for number, (label, answer) in pairs.items() if of[first[number]] and usual[label] == answer]
+        is_sure = tail(len(chosen), len(mine), 1 / len(labels)) * count <= CHANCE
+        if len(mine) < _OF_EACH * len(usual) or len(chosen) < AGREE * len(mine) or not is_sure:
+            continue
+        affected = np.isin(group, chosen)
+        examples = dict.fromkeys(_quote(answers, group == number, most[number][0]) for number in chosen)
+        return Card(
+            id="final_answers",
+            title=f"In {name} the most frequent answer of {len(chosen):,} of {len(mine):,} groups is another label "
+            f"than the reference, the same for each; elsewhere it is the reference of {right:,} of {len(others):,}",
+            cost=contrast.spread(run) * float(affected.mean()),
+            evidence=(tell_reading(answers), f"Answers of these groups: {listed(list(examples))}."),
+            suggestion="Verify these references by hand: their labels may be shifted, as where one side counts from 0 "
+            "and the other from 1, or be in another order.",
+            **extent(run, answers.rows, affected),
+            is_setup=True,
+            is_loss=False,
+        )
+    return None
 
 
 def _find_often_wrong(

@@ -58,7 +58,10 @@ def named_references(case: Case, _: str, text: str) -> tuple[str, ...]:
 def answers_that_hold(case: Case, *groups: str) -> tuple[str, ...]:
     """Return of how many answers a sample must hold the reference: right ones hold a number, or are of a few words."""
     sides = [[it for it in of_kind(case, is_same=it_is) if not case.solved(it)] for it_is in (True, False)]
-    shares = [fmean(bool(re.search(r"answer is .*\d", it.turns[-1].text)) for it in side) for side in sides]
+    shares = [
+        fmean(bool(re.search(r"answer is .*\d", it.turns[-1].text)) or given(it) == right(it) for it in side)
+        for side in sides
+    ]
     mine, others = (about(groups[at + 1], groups[at], share) for at, share in zip((0, 2), shares, strict=True))
     return mine[1], mine[0], others[1], others[0] if int(groups[3]) > 3 else groups[3]
 
@@ -86,6 +89,7 @@ def in_form(case: Case) -> list[Rollout]:
         "decimals": r"\d\.\d",
         "AM or PM": "[AP]M",
         "date in words": "[a-z] ",
+        "is a fraction": "/",
     }
     forms["minus sign"] = "\u2212"
     around = re.search("\u201c(.*)\u201d|in bold", title)
@@ -141,6 +145,18 @@ def mistaken(case: Case, place: str, *_: str) -> tuple[str, ...]:
     mine, others = compared_in(case, place), [group for group in case.groups if place_in(place)(group[0]) != place]
     sides = [most_frequent(mine), most_frequent(others)]
     return place, *(str(it) for side in sides for it in (sum(a != b for a, b in side), len(side)))
+
+
+def relabelled(case: Case, place: str, *_: str) -> tuple[str, ...]:
+    """Return of how many groups of a place the most frequent answer is the letter after the reference, and of how many
+    others it is the reference.
+    """
+    there = place_in(place)
+    mine, others = (
+        most_frequent([it for it in case.groups if (there(it[0]) == place) is side]) for side in (True, False)
+    )
+    shifted = sum("abcda".find(b + a) >= 0 for a, b in mine)
+    return place, str(shifted), str(len(mine)), str(sum(a == b for a, b in others)), str(len(others))
 
 
 def counted(case: Case, *groups: str) -> tuple[str, ...]:
@@ -262,7 +278,8 @@ def swapped_groups(case: Case, *_: str) -> tuple[str, str, str]:
 def swapped_examples(case: Case, text: str) -> tuple[str]:
     if "most frequent answer" in case.card.title:
         pairs_of = most_frequent(compared_in(case, case.card.title[len("In ") :].partition(" the most")[0]))
-        return (listed(list(dict.fromkeys(f"{a} (not {b})" for a, b in pairs_of if a != b))),)
+        examples = listed(list(dict.fromkeys(f"{a} (not {b})" for a, b in pairs_of if a != b)))
+        return (text if text.lower() == examples else examples,)
     pairs = {(most_given(it), right(it[0])) for it in unanswered(case)}
     shown = re.findall(r"(?:^|, | and )(.*?) \(not (.*?)\)", text)
     return (text if len(shown) == 3 and pairs >= {(valued(a), valued(b)) for a, b in shown} else str(pairs),)
@@ -382,6 +399,8 @@ COUNTS: dict[str, Count] = {
     "Of the right answers elsewhere, # count.": lambda c, _: (
         percent(fmean(c.solved(it) for it in c.last if given(it) == right(it) and not it.is_hit)),
     ),
+    "In @ the most frequent answer of # of # groups is another label than the reference, the same for each; elsewhere "
+    "it is the reference of # of #": relabelled,
     "In @ the most frequent answer of # of # groups is not the reference; elsewhere of # of #": mistaken,
     "Few of these are in @, so its newest # groups were read, of steps # to #.": newest_in,
     "Such answers: @[.]": such_answers,

@@ -498,6 +498,9 @@ def valued(answer: str) -> str:
     if time := re.fullmatch(r"(\d+):(\d+)( [AP]M)?", answer):
         hour = int(time[1]) if time[3] is None else int(time[1]) % 12 + 12 * ("P" in time[3])
         return f"{hour} h {time[2]}"
+    if parts_of := re.fullmatch(r"(\d+)/(\d+)|\\d?frac\{(\d+)\}\{(\d+)\}", answer):
+        up, down = filter(None, parts_of.groups())
+        return valued(str(int(up) / int(down)))
     number = re.fullmatch(r"([\d,.]+\d)( \D*)?", answer)
     bare = re.sub(r"\W", "", re.sub(r"\\d?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", answer)).lower()
     return f"{float(number[1].replace(',', '')):.10g}" if number else bare
