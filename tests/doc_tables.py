@@ -46,7 +46,8 @@ def definitions() -> str:
     for it in DIAGNOSTICS:
         first, *cases = re.split(r" ?\(\d\) ", it.definition)
         lines = [first, *(f"{number}. {case}" for number, case in enumerate(cases, 1))]
-        paragraphs = [re.sub(r"(?<=\.) (?=Or\b)", "\n\n   " if cases else "\n\n", line) for line in lines if line]
+        apart = "\n\n   " if cases else "\n\n"
+        paragraphs = [re.sub(r"(?<=\.) (?=Or\b|If nothing)", apart, line) for line in lines if line]
         sections.append("\n\n".join([f"## `{it.id}`", f"**{it.name}**", *paragraphs]))
     return "\n\n".join(sections)
 

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from logs_ui.recorder.diagnosis.answers import rank_of
 from logs_ui.recorder.diagnosis.card import Card, Run
 from logs_ui.recorder.diagnosis.links import print_column
 from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS, chance_limit, compare
@@ -164,8 +163,7 @@ def columns_of(rows: Rows, labels: Mapping[str, Sequence[str | None]]) -> list[P
     places = list[Places]()
     for name, values in labels.items():
         names = sorted({value for value in values if value is not None})
-        is_of_reference = rank_of(name.rpartition(".")[0]) is not None  # a part of one that is an object
-        if is_of_reference or not 2 <= len(names) <= _VALUES:
+        if not 2 <= len(names) <= _VALUES:
             continue
         number = {value_name: place for place, value_name in enumerate(names)}
         codes = np.array([-1 if value is None else number[value] for value in values], np.int64)

@@ -8,7 +8,8 @@ from typing import Any
 NOTHING = ("None", "null", "NULL", "nan", "NaN", "undefined")
 _UNFILLED = re.compile(rf"{'|'.join(NOTHING)}|\{{\{{?\s?[A-Za-z_][\w.]*\s?\}}?\}}")
 _LABEL = re.compile(
-    r" {0,3}(?:[#>*_-]+ *)?([A-Za-z][\w '/()-]{0,40}?)(?: ?\([^()]{0,80}:[^()]{0,80}\))?[*_]*:(?:[*_]+|(?=\s|$))\s*(.*)"
+    r" {0,3}(?:[#>*_-]+ *)?([A-Za-z][\w '/()-]{0,40}?)(?: ?(\([^()]{0,80}:[^()]{0,80}\)))?"
+    r"[*_]*:(?:[*_]+|(?=\s|$))\s*(.*)"
 )
 _TAGGED = re.compile(r" {0,3}<([A-Za-z][\w-]{0,40})>(?:(.*)</\1>)?\s*")
 _HEADING = re.compile(r" {0,3}#+ +([^:]{1,40}?)\s*")
@@ -81,7 +82,7 @@ def list_lines_behind(prompt: str) -> dict[str, list[str]]:
 def _split_label(line: str) -> tuple[str, str | None] | None:
     """Return the label of a line, and its value; None for the value if the line ends, and for a line without one."""
     if match := _LABEL.fullmatch(line):
-        return match[1].strip(), match[2] or None
+        return None if _RIGHTLY.search(match[2] or "") else (match[1].strip(), match[3] or None)
     if match := _TAGGED.fullmatch(line):
         return match[1], match[2]
     match = _HEADING.fullmatch(line)

@@ -216,7 +216,7 @@ def _extracts(
     record = {
         "vendor": name,
         "number": f"INV-2026-{1000 + 7 * place.task}",
-        "note": f"delivered to {WORDS[place.task % 9]} in whole",
+        "note": f"delivered {place.task} to {WORDS[place.task % 9]}",
     }
     answer = orjson.dumps(
         {**record, "number": f"INV-{place.random.randrange(999)}"} if mistake else record | {field: given}

@@ -1,5 +1,6 @@
 """Finds reward functions that disagree with the environment, or score the same completion differently."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -159,6 +160,17 @@ def spreads(values: Floats, completion: Ints) -> Floats:
     low, high = ends(completion, values, count)
     has_twin = is_known & (np.bincount(completion[is_known], minlength=count)[completion] > 1)
     return np.where(has_twin, (high - low)[completion], np.nan)
+
+
+def measure_noise(rows: Rows, left_out: Mapping[str, Bools]) -> float:
+    """Return how far apart equal completions are paid in all, without (N,) rollouts that are left out of a function."""
+    is_known, completion = twins(rows)
+    has_failed = has_cause(rows, LossCause.INFRASTRUCTURE)
+    return sum(
+        abs(rows.weights.get(name, 1.0))
+        * float(np.nansum(spreads(np.where(left_out.get(name, False) | has_failed, np.nan, of)[is_known], completion)))
+        for name, of in rows.values.items()
+    )
 
 
 def _check_inconsistent(run: Run) -> Outcome:

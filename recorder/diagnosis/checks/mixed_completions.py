@@ -99,7 +99,7 @@ def find_mixed(run: Run) -> Card | None:
         is_setup=True,
         is_loss=False,
         is_least=True,
-        explains=("worse_place", "final_answers", "disagreement", "inconsistent", "constant_function"),
+        explains=("worse_place", "final_answers", "disagreement", "constant_function"),
     )
 
 

@@ -151,7 +151,7 @@ def _begin(
             return None
         chance = max(chance, difference.chance * tried)
         if 2 * (has_observation & late & same).sum() >= (has_observation & late).sum():
-            is_known = np.isin(rows.task, rows.task[~late])[has_observation & late].mean() > _MOST
+            is_known = (np.isin(rows.task, rows.task[~late]) & (rows.task >= 0))[has_observation & late].mean() > _MOST
             is_new = is_known or all(_is_new_within(rows, codes, has_observation, late) for codes in columns)
             return Heard(key, has_observation, since, chance) if is_new else None
     return None
@@ -161,13 +161,14 @@ def _is_new_within(rows: Rows, codes: Ints, has_observation: Bools, late: Bools)
     """Return True if late rollouts have an observation far more often with the same value of a column; False if most
     that have it have a value that hardly any group had before, in a column of few values.
     """
-    early, affected = ~late & (codes >= 0), has_observation & late & (codes >= 0)
+    early = ~late & (codes >= 0)
     groups = distinct(codes[early], rows.group[early], count=int(codes.max()) + 1)
     has_few = len(groups) * 2 * LEAST_UNITS <= len(rows.groups.size)
-    if has_few and affected.any() and (groups[codes[affected]] < LEAST_UNITS).mean() > _MOST:
+    is_seldom = (codes >= 0) & (groups[codes] < LEAST_UNITS)
+    if has_few and is_seldom[has_observation & late].mean() > _MOST:
         return False
     difference = compare(np.where(codes >= 0, has_observation, np.nan), late, rows.group, codes)
-    return difference is None or _is_rarer(difference)
+    return difference is None or difference.chance is None or _is_rarer(difference)
 
 
 def _is_rarer(difference: Difference) -> bool:
@@ -304,7 +305,7 @@ def _card(run: Run, worst: Heard, alike: Sequence[Heard], limit: float, outcome:
     if 1 - tail(answers.takers_before + 1, len(earlier), mine) < _CHANCE:
         return Below(
             f"{title}; it follows actions that the policy took in {answers.takers_before} of {len(earlier)} rollouts "
-            "before."
+            "before that were read."
         )
     # Actions that miss leave a page as it is, too, and what is paid may be what the policy wants to hear.
     is_setup = got >= _ALL * calls and not is_unchanging and not outcome
@@ -400,8 +401,8 @@ def _list_answers(actions: Sequence[Mapping[str, Any]], keys: set[int]) -> list[
     if keys == {_UNCHANGING}:
         keys = {key for key, times in heard.items() if 2 * times > heard.total()}
     entries = _first_sent(actions)
-    if entries and entries[-1].get("observation") is None:  # the end: nothing answers it
-        entries.pop()
+    if entries and actions[-1].get("observation") is None and entries[-1]["action"] == actions[-1].get("action"):
+        entries.pop()  # the end: nothing answers it
     return [(entry["action"], not keys.isdisjoint(_keys(entry.get("observation")))) for entry in entries]
 
 
@@ -456,7 +457,8 @@ DIAGNOSTIC = check(
     "New observation",
     "Share of rollouts with an observation, by its first words without numbers (or its last, if it is long), above "
     f"{_SHARE:.0%} in the last steps, if it was {_RARER} times rarer before a step at the same tasks, beyond chance "
-    "(and in the same families, and with the same value of each column, where most that have it are at new tasks), and "
+    "(and in the same families, and with the same value of each column, where most that have it are at new tasks; not "
+    f"if most have a value that fewer than {LEAST_UNITS} groups had before, in a column of few values), and "
     "its rollouts lose more than others of their groups (if most of its rollouts are in groups of which "
     f"{_COVERED:.0%} have it: than earlier rollouts of the same tasks; of the same families, or with the same value of "
     "each column, if tasks do not recur; of all tasks, if there are none of these and all lose more since), with a "

@@ -11,7 +11,7 @@ import numpy as np
 from logs_ui.recorder.diagnosis import links
 from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run, check, needs
 from logs_ui.recorder.diagnosis.change_point import CHANCE, above, change
-from logs_ui.recorder.diagnosis.checks.contradictions import spreads, twins
+from logs_ui.recorder.diagnosis.checks.contradictions import measure_noise
 from logs_ui.recorder.diagnosis.checks.one_figure import compared
 from logs_ui.recorder.diagnosis.checks.reward_functions import describe_cut
 from logs_ui.recorder.diagnosis.contrast import shift, spread
@@ -381,12 +381,8 @@ def _judge(run: Run, name: str) -> Card | None:
     weight = rows.weights.get(name, 1.0)
     value = float(run.rows.values[name][affected][0])
     counts = [f"{has[side].sum()} of {np.isfinite(parts[side]).sum()}" for side in (~late, late)]
-    is_known, completion = twins(run.rows)
-    # The same completion may get other values because some calls fail.
-    apart, apart_beside = (
-        np.nansum(spreads(np.where(left_out, np.nan, run.rows.values[name])[is_known], completion))
-        for left_out in (False, affected)
-    )
+    # Equal completions may be paid apart because some calls fail.
+    is_noise = 2 * measure_noise(run.rows, {name: affected}) < measure_noise(run.rows, {})
     means = [figure(mean / weight) for mean in (rest.before, rest.after)]
     return Card(
         id="new_value",
@@ -405,7 +401,7 @@ def _judge(run: Run, name: str) -> Card | None:
         ),
         own=affected,
         is_setup=True,
-        explains=("inconsistent",) * bool(2 * apart_beside < apart),
+        explains=("inconsistent",) * is_noise,
         **fields,
     )
 

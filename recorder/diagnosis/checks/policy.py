@@ -10,7 +10,7 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import above, below
 from logs_ui.recorder.diagnosis.contrast import SURER
 from logs_ui.recorder.diagnosis.largest_differences import compare_over_time
-from logs_ui.recorder.diagnosis.mean_difference import compare
+from logs_ui.recorder.diagnosis.mean_difference import compare, is_beyond_chance
 from logs_ui.recorder.diagnosis.measures import FIRST_KL, STANDSTILL
 from logs_ui.recorder.diagnosis.places import MACHINE, columns_of
 from logs_ui.recorder.diagnosis.rollout_rows import SAME, Floats, Rows, means
@@ -146,8 +146,7 @@ def _find_machine(run: Run, limit: float) -> tuple[str, dict[str, Any]] | None:
                 continue
             names, there = [places.tasks[place] for place in worse], np.isin(places.task, worse)
             more = compare(np.where(is_last, values, np.nan), there, rows.group)
-            is_sure = more is not None and (more.chance or 0.0) * len(places.tasks) <= SURER
-            if more is None or not is_sure or more.chosen < _APART * more.others:
+            if not is_beyond_chance(more, SURER / len(places.tasks)) or more.chosen < _APART * more.others:
                 continue
             apart, beside = (figure(float(np.nanmean(values[is_last & side]))) for side in (there, ~there))
             return f"{words.format(apart)} in {column} {list_places(names)} ({beside} elsewhere)", {

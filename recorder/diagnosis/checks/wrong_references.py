@@ -34,7 +34,10 @@ _SOLVED = 0.3  # of the first half of these tasks' attempts: then their referenc
 _LABELS, _OF_EACH = (3, 8), 3  # different references, from and to; groups of each, on average [ours]
 _MANY, _RARE = 0.4, 0.05  # of the tasks of a place agree on another answer; of the tasks elsewhere [ours]
 
-_SINCE = "Look first at what changed there at this step: what the tools return, the prompt, the references."
+_SINCE = (
+    "Look first at what changed there at this step: what the tools return, the prompt, the references; else the policy "
+    "learned this answer."
+)
 
 DEFINITION = (
     f"In at least half of the groups without a right answer, and in {ENOUGH} or more, more than {AGREE:.0%} of the "
@@ -179,7 +182,7 @@ def _find_in_places(
         affected = np.isin(group, wrong)
         if _were_solved(run, answers, affected):
             continue
-        since, before = _find_begin(run, answers.column, parts, name)
+        since, before = _find_begin(run, answers, parts, of)
         pairs = dict.fromkeys(_quote(answers, group == number, answer[number]) for number in wrong)
         return Card(
             id="final_answers",
@@ -266,7 +269,7 @@ def _find_often_wrong(
     if not wrong:
         return None
     examples = [_quote(answers, task == number, most[number][0]) for number in np.flatnonzero(chosen).tolist()]
-    since, before = _find_begin(run, answers.column, parts, name)
+    since, before = _find_begin(run, answers, parts, of)
     return Card(
         id="final_answers",
         title=f"In {name} most answers to {wrong:,} of {tasks:,} tasks agree on another one than the reference; "
@@ -297,14 +300,21 @@ def _find_agreed(answers: Answers, task: Ints, most: dict[int, tuple[str, bool]]
     return agrees, is_wrong
 
 
-def _find_begin(run: Run, column: str, parts: Parts, place: str) -> tuple[dict[str, Any], list[str]]:
+def _find_begin(run: Run, answers: Answers, parts: Parts, of: Bools) -> tuple[dict[str, Any], list[str]]:
     """Return since when groups of a place agree on another answer than the reference, as fields of a card, and a
-    sentence on those before; none if they always did, or too few groups of before were read.
+    sentence on those before; none if they always did, or ever more do, or too few groups of before were read. `of` is
+    (M) True for the answers of the place.
     """
-    there = next(codes == list(names).index(place) for names, codes in parts if place in names)
+    is_read = np.isin(run.all.id, answers.rows.id)
+    there = next(
+        codes == code
+        for _, codes in parts
+        for code in np.unique(codes[is_read][of]).tolist()
+        if np.array_equal(codes[is_read] == code, of)
+    )
     groups = np.unique(run.all.group[there])
     groups = groups[np.unique(np.linspace(0, len(groups) - 1, GROUPS).astype(int))]
-    answers = read_answers(run, run.all.where(there & np.isin(run.all.group, groups)), column, {})
+    answers = read_answers(run, run.all.where(there & np.isin(run.all.group, groups)), answers.column, {})
     group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
     agrees, is_wrong = _find_agreed(answers, group, _find_most_frequent(answers, group))
     rows, group = answers.rows.where(agrees[group]), group[agrees[group]]  # at first answers may scatter
@@ -314,9 +324,10 @@ def _find_begin(run: Run, column: str, parts: Parts, place: str) -> tuple[dict[s
     is_early = rows.step < (fields["since_step"] or 0)
     before, since = (np.unique(group[of]) for of in (is_early, ~is_early))
     wrong, wrong_since = (int(is_wrong[of].sum()) for of in (before, since))
-    if len(before) < ENOUGH or wrong / len(before) > wrong_since / len(since) / 2:
+    is_gradual = fields.get("half_step") is not None
+    if is_gradual or len(before) < ENOUGH or wrong / len(before) > wrong_since / len(since) / 2:
         return {}, []
-    first = f"{wrong:,} of {len(before):,} did so before step {fields['since_step']:,}"
+    first = f"{wrong:,} of {len(before):,} agree on another than the reference before step {fields['since_step']:,}"
     later = f"{wrong_since:,} of {len(since):,} since"
     fields["measure"] = "groups that agree on another answer"
     return fields, [f"Of the groups there that were read and agree on an answer, {first}, {later}."]

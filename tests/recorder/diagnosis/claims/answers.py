@@ -442,9 +442,8 @@ COUNTS: dict[str, Count] = {
     ),
     "In the first fifth of the run # of # answers that were read were this one.": early_answers,
     "In @ most answers to # of # tasks agree on another one than the reference; elsewhere to # of #": often_wrong,
-    "Of the groups there that were read and agree on an answer, # of # did so before step #, # of # since.": (
-        often_wrong_since
-    ),
+    "Of the groups there that were read and agree on an answer, # of # agree on another than the reference before step "
+    "#, # of # since.": often_wrong_since,
     "Answers to these tasks: @.": lambda c, text: (
         recounted(text, {it.partition(" (")[0]: it for it in filter(None, agreed_wrong(c, c.last))}),
     ),
