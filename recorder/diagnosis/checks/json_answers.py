@@ -1,6 +1,5 @@
 """Finds fields of JSON answers that differ from their reference in form alone, and whose answers do not count."""
 
-import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -20,23 +19,25 @@ from logs_ui.recorder.diagnosis.wording import listed, percent
 
 _FEW = 16  # rollouts that tell whether answers are JSON [ours]
 _LONGEST, _SHOWN = 200, 40  # characters of a field that is compared; of those that are shown [ours]
-_NUMBER = re.compile(r"[-+]?(?:\d{1,3}(?:,\d{3})+|\d+)(?:\.\d+)?")
+_VALUES = ("has a thousands separator", "is an integer", "has decimals", "is a date in words", "is a date in digits")
 _FORM, _COUNT = 0.1, 0.02  # of the answers have a field in another form; of these count, at most [ours]
 
 DEFINITION = (
     f"If answers and references are JSON objects: in at least {_FORM:.0%} of the answers one field has another form "
-    "than the reference's (1234.50 for 1,234.50, or a number for a text), and all fields have its value; at most "
+    "than the reference's (1234.50 for 1,234.50), and all fields have its value; at most "
     f"{_COUNT:.0%} of these count, in {ENOUGH} groups or more, and {OTHERS:.0%} of those that equal it, in as many."
 )
 
 
 def find_refused_field(run: Run, known: dict[int, Texts]) -> Card | None:
     """Return the card on a field. Texts that are known are not read again, and those that are read are added."""
-    is_last = run.all.step >= run.rows.steps[0]
-    few = run.sample(is_last, _FEW)
-    if not run.scale.success.is_defined or all(_read_forms(texts) is None for texts in few.values()):
+    if not run.scale.success.is_defined:
         return None
-    rows = choose_rows(run)
+    few = run.sample(run.all.step >= run.rows.steps[0], _FEW)
+    known |= few
+    if all(_read_forms(texts) is None for texts in few.values()):
+        return None
+    rows = choose_rows(run.rows)
     known |= run.read_texts([row for row in rows.id.tolist() if row not in known])
     forms = {row: _read_forms(known[row]) for row in rows.id.tolist() if row in known}
     rows = rows.where(np.array([forms.get(row) is not None for row in rows.id.tolist()], bool))
@@ -91,24 +92,23 @@ def _read_forms(texts: Texts) -> dict[str, str | None] | None:
         return None
     forms = dict[str, str | None](dict.fromkeys(answer.keys() - reference.keys()))
     for name, true in reference.items():
-        given, meant = _write(answer.get(name)), _write(true)
-        if given != meant:
-            forms[name] = f"{given} (for {meant})" if _is_same(given, meant) else None
+        text, true_text = _write(answer.get(name)), _write(true)
+        if text != true_text:
+            forms[name] = f"{text} (for {true_text})" if _is_same(text, true_text) else None
     return forms
 
 
-def _is_same(given: str, meant: str) -> bool:
+def _is_same(text: str, true_text: str) -> bool:
     """Return True for texts that differ in case and spaces alone, and for a number or a date in another form.
 
     >>> _is_same("1234.50", "1,234.5"), _is_same("7 May 2026", "2026-05-07"), _is_same("A-", "A+")
     (True, True, False)
     """
-    if max(len(given), len(meant)) > _LONGEST:
+    if max(len(text), len(true_text)) > _LONGEST:
         return False
-    are_plain = all(_NUMBER.fullmatch(text) or kind_of(text).startswith("is a date") for text in (given, meant))
-    return given.split() == meant.split() or (
-        plain(given) == plain(meant) if are_plain else given.casefold().split() == meant.casefold().split()
-    )
+    if kind_of(text) in _VALUES and kind_of(true_text) in _VALUES:
+        return plain(text) == plain(true_text)
+    return text.casefold().split() == true_text.casefold().split()
 
 
 def _find_reference(dataset: Mapping[str, str]) -> dict[str, Any] | None:
