@@ -149,11 +149,11 @@ def read_spread(run: Run, column: str) -> Answers:
     return read_answers(run, run.all.where(np.isin(np.arange(len(run.all)), places)), column, {})
 
 
-def choose_rows(run: Run) -> Rows:
-    """Return the rollouts of the last steps whose texts are read: those of some groups."""
-    groups = np.unique(run.rows.group)
+def choose_rows(rows: Rows) -> Rows:
+    """Return those of these rollouts whose texts are read: those of some groups."""
+    groups = np.unique(rows.group)
     groups = groups[np.unique(np.linspace(0, len(groups) - 1, GROUPS).astype(int))]
-    return run.rows.where(np.isin(run.rows.group, groups))
+    return rows.where(np.isin(rows.group, groups))
 
 
 def extent(run: Run, rows: Rows, affected: Bools) -> dict[str, Any]:

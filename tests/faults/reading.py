@@ -209,18 +209,14 @@ def _extracts(
     place: Place, field: str, given: str, reference: str, *, refused: bool = False, nested: bool = False
 ) -> Played:
     """A document is extracted to JSON; a grader compares each field's text."""
-    mistake, name = (
-        not _right(place),
-        f"{WORDS[place.task % 14].title()} Trading Company of {WORDS[place.task % 11].title()}",
-    )
+    mistake = not _right(place)
     record = {
-        "vendor": name,
+        "vendor": f"{WORDS[place.task % 14].title()} Trading Company of {WORDS[place.task % 11].title()}",
         "number": f"INV-2026-{1000 + 7 * place.task}",
         "note": f"delivered {place.task} to {WORDS[place.task % 9]}",
     }
-    answer = orjson.dumps(
-        {**record, "number": f"INV-{place.random.randrange(999)}"} if mistake else record | {field: given}
-    )
+    other = {"number": f"INV-{place.random.randrange(999)}"} if mistake else {field: given}
+    answer = orjson.dumps(record | other)
     text = f"```json\n{answer.decode()}\n```" if nested else f"{said(place, 5)}\n{answer.decode()}"
     truth, is_right = record | {field: reference}, not mistake and not refused
     return Played(

@@ -27,7 +27,7 @@ _NEAR = 2  # steps: parts that fell together are one finding [ours]
 
 
 class _Steps(NamedTuple):
-    """What is compared: the steps from `middle` on with those before `begin`. In between a gradual fall goes on."""
+    """Holds what is compared: steps from `middle` on with those before `begin`. In between a gradual fall goes on."""
 
     begin: int  # the first step of the fall
     middle: int
@@ -120,11 +120,8 @@ def _is_sure(run: Run, reward: Floats, fall: _Fall, kinds: Sequence[Ints], most_
     last = _compare_with_before(run, mine, fall.steps, first=int(run.rows.steps[0]))
     # Beside the others a fall is surer than beside its own past, in which the part may have been learned.
     beside = _compare_with_before(run, _lead_of_others(run, reward, fall.there), fall.steps)
-    if (
-        last is None
-        or -last.value < least
-        or not (is_beyond_chance(beside, most_chance) and is_beyond_chance(fall.mine, SURER))
-    ):
+    is_sure = is_beyond_chance(beside, most_chance) and is_beyond_chance(fall.mine, SURER)
+    if last is None or -last.value < least or not is_sure:
         return False
     if tasks_recur(run.all):
         return True

@@ -69,7 +69,7 @@ def _check(run: Run) -> Outcome:
     card = card or json_answers.find_refused_field(run, texts)
     if card is not None or column is None:
         return card or tell_lack(run)
-    rows, parts = choose_rows(run), list_parts(run)[1:]
+    rows, parts = choose_rows(run.rows), list_parts(run)[1:]
     answers = read_answers(run, rows, column, texts)
     won = run.scale.success.solved(rows)[[reference is not None for reference in run.read_labels(rows)[column]]]
     references = {plain(reference) for reference in run.labels[column] if reference is not None}

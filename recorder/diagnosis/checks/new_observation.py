@@ -152,7 +152,7 @@ def _begin(
         chance = max(chance, difference.chance * tried)
         if 2 * (has_observation & late & same).sum() >= (has_observation & late).sum():
             is_known = (np.isin(rows.task, rows.task[~late]) & (rows.task >= 0))[has_observation & late].mean() > _MOST
-            is_new = is_known or all(_is_new_within(rows, codes, has_observation, late) for codes in columns)
+            is_new = is_known or all(_is_new_within(rows, column, has_observation, late) for column in columns)
             return Heard(key, has_observation, since, chance) if is_new else None
     return None
 

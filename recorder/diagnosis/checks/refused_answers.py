@@ -103,8 +103,10 @@ def compare_shapes(run: Run, answers: Answers) -> Card | None:
         beside = np.isin(group, group[mine]) & ~mine & ~_differs_in_length(answers, mine)
         if count < _FORM * len(mine) or solved[mine].mean() > _COUNT or not beside.any():
             continue
-        said, meant = ({column[row] for row in np.flatnonzero(mine)} for column in (answers.answer, answers.reference))
-        if 2 * len(said) < len(meant):  # one answer to many questions is a mistake
+        texts, references = (
+            {column[row] for row in np.flatnonzero(mine)} for column in (answers.answer, answers.reference)
+        )
+        if 2 * len(texts) < len(references):  # one answer to many questions is a mistake
             continue
         groups, share = len(np.unique(group[mine & np.isin(group, group[beside])])), solved[beside].mean()
         chance = (1 - share) ** groups * len(counts)

@@ -17,6 +17,7 @@ from logs_ui.recorder.diagnosis.compared_answers import (
     OTHERS,
     Answers,
     Parts,
+    choose_rows,
     extent,
     read_answers,
     tail,
@@ -312,9 +313,7 @@ def _find_begin(run: Run, answers: Answers, parts: Parts, of: Bools) -> tuple[di
         for code in np.unique(codes[is_read][of]).tolist()
         if np.array_equal(codes[is_read] == code, of)
     )
-    groups = np.unique(run.all.group[there])
-    groups = groups[np.unique(np.linspace(0, len(groups) - 1, GROUPS).astype(int))]
-    answers = read_answers(run, run.all.where(there & np.isin(run.all.group, groups)), answers.column, {})
+    answers = read_answers(run, choose_rows(run.all.where(there)), answers.column, {})
     group: Ints = np.unique(answers.rows.group, return_inverse=True)[1]
     agrees, is_wrong = _find_agreed(answers, group, _find_most_frequent(answers, group))
     rows, group = answers.rows.where(agrees[group]), group[agrees[group]]  # at first answers may scatter
