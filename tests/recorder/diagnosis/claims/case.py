@@ -368,8 +368,9 @@ def compared(
 ) -> tuple[str, str]:
     """Return the two means of a figure, over the strata that both sides have, each weighted by what it tells."""
     sums, whole = [0.0, 0.0], 0.0
-    for one in {stratum(it) for it in chosen}:
-        each = [[figures(case, it).get(name) for it in side if stratum(it) == one] for side in (chosen, others)]
+    # In the order of the rollouts: sums in the order of a set differ in their last bit, and round otherwise.
+    for code in dict.fromkeys(stratum(it) for it in chosen):
+        each = [[figures(case, it).get(name) for it in side if stratum(it) == code] for side in (chosen, others)]
         sides = [[value for value in side if value is not None] for side in each]
         if all(sides):
             weight = len(sides[0]) * len(sides[1]) / (len(sides[0]) + len(sides[1]))
@@ -532,7 +533,7 @@ def loses_more(case: Case, name: str) -> float:
     hits, is_of_tasks = [it for it in case.last if it.is_hit], name == "others at the same tasks"
     others = [it for it in (case.run.rollouts if is_of_tasks else case.last) if not it.is_hit]
     total = weights = 0.0
-    for of in {task(it) if is_of_tasks else "" for it in hits}:
+    for of in dict.fromkeys(task(it) if is_of_tasks else "" for it in hits):
         mine, rest = ([short(case, it) for it in side if not of or task(it) == of] for side in (hits, others))
         weight = len(mine) * len(rest) / (len(mine) + len(rest))
         total, weights = total + weight * (fmean(mine) - fmean(rest)) if weight else total, weights + weight
