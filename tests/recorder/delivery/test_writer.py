@@ -14,7 +14,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
-from sqlalchemy import URL, event
+from sqlalchemy import URL, Connection, RootTransaction
 
 from logs_ui.recorder import guard as guards
 from logs_ui.recorder import load_run
@@ -539,8 +539,15 @@ def test_a_heartbeat_goes_on_until_the_run_has_ended(address: Address, monkeypat
     before = stored(address, "select heartbeat from run")
     wait_until(lambda: stored(address, "select heartbeat from run") > before)
     write(writer, RunChange("r", {"state": "finished"}))
-    transactions: list[Any] = []
-    event.listen(storage_of(writer).engine(), "begin", transactions.append)
+    transactions: list[Connection] = []
+    engine, begin = storage_of(writer).engine(), Connection.begin
+
+    def note_and_begin(connection: Connection) -> RootTransaction:
+        transactions.extend([connection] * (connection.engine is engine))
+        return begin(connection)
+
+    # No event: to listen to an engine that another thread uses makes that thread fail, now and then.
+    monkeypatch.setattr(Connection, "begin", note_and_begin)
 
     def is_quiet() -> bool:
         transactions.clear()
