@@ -112,16 +112,19 @@ def _compare_with_before(
 
 
 def _is_sure(run: Run, reward: Floats, fall: _Fall, kinds: Sequence[Ints], most_chance: float) -> bool:
-    """Return True if a fall is beyond chance, and lasts. Where tasks come once, others may have come to the part: then
-    it must have fallen within the values of each other kind, too, if these can be compared, and its prompts must be as
-    long as before.
+    """Return True if a fall is beyond chance, lasts, and is as far among the rollouts that ended with an answer: what
+    ended otherwise, such as at a limit, has findings of its own. Where tasks come once, others may have come to the
+    part: then it must have fallen within the values of each other kind, too, if these can be compared, and its prompts
+    must be as long as before.
     """
     mine, least = np.where(fall.there, reward, np.nan), FAR * spread(run)
     last = _compare_with_before(run, mine, fall.steps, first=int(run.rows.steps[0]))
+    is_answered = has_cause(run.all, LossCause.WRONG_ANSWER)
+    answered = _compare_with_before(run, np.where(is_answered, mine, np.nan), fall.steps)
     # Beside the others a fall is surer than beside its own past, in which the part may have been learned.
     beside = _compare_with_before(run, _lead_of_others(run, reward, fall.there), fall.steps)
     is_sure = is_beyond_chance(beside, most_chance) and is_beyond_chance(fall.mine, SURER)
-    if last is None or -last.value < least or not is_sure:
+    if not is_sure or any(of is None or -of.value < least for of in (last, answered)):
         return False
     if tasks_recur(run.all):
         return True

@@ -220,7 +220,8 @@ FORGOTTEN = check(
     "is no matter of a few. If no task regressed, or few of such a part: a family, or a value of a column that is "
     f"constant within groups and names no machine, of the {LOOKED} of each kind with most groups, whose mean reward "
     f"falls at some step by {FAR:.0%} of the range of rewards or more, and is as low in the last steps, while that of "
-    f"all others falls by {LIKEWISE:.0%} of that at most. Tasks are compared with themselves if they recur; else it "
+    f"all others falls by {LIKEWISE:.0%} of that at most, and falls as far among the rollouts that ended with an "
+    f"answer. Tasks are compared with themselves if they recur; else it "
     "must have fallen as far within the values of each other kind, and its prompts be as long as before. Chance of "
     f"each, and of the fall beside the others, corrected for all parts and steps: below {SURER:.1%}.",
     needs("tasks", lambda run: run.rows.task >= 0),
