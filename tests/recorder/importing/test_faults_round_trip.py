@@ -49,7 +49,7 @@ NOT_RECORDED: dict[str, dict[str, str]] = {
 OUTWEIGHED = ("format outweighs: by size", "format outweighs: never right")
 OF_FUNCTIONS = ("dead function", "function at 0", "failing judge", "lost format")
 OF_TEXTS = ("empty table", "never matches", "final answers", "refused form", "no reference", "seldom source",
-            "unread form", "unread shape", "unread answers", "unnamed reference", "several candidates",
+            "unread field", "unread form", "unread shape", "unread answers", "unnamed reference", "several candidates",
             "unpaid answers", "shared state")  # fmt: skip
 FLAT = ("trl", "verl", "nemo-rl")  # prompts and completions, without turns
 OTHERWISE: dict[tuple[str, str], str | None] = {

@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from html import unescape
+from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
+from statistics import fmean, linear_regression
 from typing import Any
 
 import pytest
@@ -21,7 +22,7 @@ from logs_ui.app.web import urls
 from logs_ui.recorder import load_run
 from logs_ui.recorder.diagnosis.tables.tasks import Label
 from tests.faults.realistic import Realistic, Truth
-from tests.faults.realistic.counting import ATTEMPTS, by, is_dead, label_of, mean, tried
+from tests.faults.realistic.counting import ATTEMPTS, Rollouts, by, is_dead, label_of, mean, tried
 from tests.faults.realistic.recorded import Recorded, recorded
 from tests.faults.realistic.registry import RUNS, of
 from tests.support.exhaustive import cases
@@ -100,28 +101,50 @@ def test_the_verdict_on_a_healthy_run_is_true(run: Realistic) -> None:
     sentence = recording.diagnosed.report.verdict.said
     assert sentence in of_run(recording)[0]
     match = re.fullmatch(
-        r"No fault found[\w, ]*: solved (\d+%)(?:, mean reward (\S+))?"
-        r"(?: \u2192 (\S+) \(steps 1\u2013(\d+) against (\d+)\u2013\d+(.*)\))?",
+        r"No fault found[\w, ]*: solved (\d+%)(?:, mean reward (\S+))?(?:; at the same tasks (\S+))?"
+        r"(?: \u2192 (\S+) \((?:steps 1\u2013(\d+) against (\d+)\u2013\d+(.*?)|a line over all steps)\))?"
+        r"(?:; rewards are equal within (\S+) of groups)?",
         sentence,
     )
     assert match is not None, sentence
-    figure = "reward" if match[2] else "solved"
-    if match[2] or not match[3]:
-        assert is_near(match[1], fmean(rollout["solved"] for rollout in tried(recording.last_steps)))
-    if not match[3]:
+    level, paid, at_same, after, first, last, mix, equal = match.groups()
+    if paid or at_same or not after:
+        assert is_near(level, fmean(rollout["solved"] for rollout in tried(recording.last_steps)))
+    if equal:
+        assert is_near(equal, fmean(map(is_dead, by("group", recording.last_steps).values())))
+    if not after:
         return
-    first, last = int(match[4]), int(match[5])
-    sides = [
-        tried(rollout for rollout in recording.truth.rollouts if rollout["step"] <= first),
-        tried(rollout for rollout in recording.truth.rollouts if rollout["step"] >= last),
-    ]
-    strata = [by("task", side) if match[6] else {"": side} for side in sides]
+    rollouts, figure = tried(recording.truth.rollouts), "reward" if paid else "solved"
+    before = paid or at_same or level
+    ends = ends_of_line(rollouts, figure) if first is None else ends_of(rollouts, figure, int(first), int(last), mix)
+    assert [is_near(cell, end) for cell, end in zip((before, after), ends, strict=True)] == [True, True], sentence
+
+
+def ends_of(rollouts: Rollouts, figure: str, first: int, last: int, mix: str) -> list[float]:
+    """Return the means up to the `first` step and from the `last` on: with `mix`, within the tasks that both hold."""
+    sides = (
+        [rollout for rollout in rollouts if rollout["step"] <= first],
+        [rollout for rollout in rollouts if rollout["step"] >= last],
+    )
+    strata = [by("task", side) if mix else {"": side} for side in sides]
     weights = {name: len(a) * len(b) / (len(a) + len(b)) for name, a in strata[0].items() if (b := strata[1].get(name))}
-    for cell, side in zip((match[2] or match[1], match[3]), strata, strict=True):
-        means = {name: fmean(rollout[figure] for rollout in side[name]) for name in weights}
-        assert is_near(cell, sum(weights[name] * average for name, average in means.items()) / sum(weights.values())), (
-            sentence
-        )
+    return [
+        sum(weight * fmean(rollout[figure] for rollout in side[name]) for name, weight in weights.items())
+        / sum(weights.values())
+        for side in strata
+    ]
+
+
+def ends_of_line(rollouts: Rollouts, figure: str) -> list[float]:
+    """Return the first step's and the last's value of the line over all steps that fits best within tasks."""
+    steps, values = list[float](), list[float]()
+    for of_task in by("task", rollouts).values():
+        middle = fmean(rollout["step"] for rollout in of_task), fmean(rollout[figure] for rollout in of_task)
+        steps += [rollout["step"] - middle[0] for rollout in of_task]
+        values += [rollout[figure] - middle[1] for rollout in of_task]
+    slope = linear_regression(steps, values, proportional=True).slope
+    middle_value, count = fmean(rollout[figure] for rollout in rollouts), len({rollout["step"] for rollout in rollouts})
+    return [middle_value - slope * (count - 1) / 2, middle_value + slope * (count - 1) / 2]
 
 
 def share_of_both(rollouts: Sequence[Mapping[str, Any]], last: int) -> float:
@@ -253,10 +276,13 @@ def test_findings_are_counted_and_one_loss_is_one_figure(name: str) -> None:
     findings = html.partition('id="causes-title"')[2].partition("</section>")[0]
     cards = [fold.partition("</article>")[0] for fold in findings.split('<details class="fold')[1:]]
     assert len(cards) == len(recording.diagnosed.report.cards) - 1
-    top = [card for card in cards if not card.startswith(" follows")]
+    follows = [card.startswith(" follows") for card in cards]  # the first may follow the finding that stands above
+    top = [card for card, is_below in zip(cards, follows, strict=True) if not is_below]
     costs = [float(cost) for card in top for cost in re.findall(r'"cost"><strong>\u2212([\d.]+)<', card)]
     assert costs == sorted(costs, reverse=True)
-    assert ("below a finding is what it may cause" in findings) == (0 < len(top) < len(cards))
+    assert ("below a finding is what it may cause" in findings) == any(
+        after and not before for before, after in pairwise(follows)
+    )
     rest = html.partition('id="rest-title"')[2].partition("</section>")[0]
     bar = html.partition('<tr class="of-wrong_answer">')[2].partition("</tr>")[0]
     reward, share = re.findall(r'<td class="num(?: strong)?">([^<]+)</td>', bar)
