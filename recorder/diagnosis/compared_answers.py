@@ -53,10 +53,15 @@ class Answers:
         """The column's name in the dataset."""
         return self.column.removeprefix("metadata.")
 
+    @property
+    def pairs(self) -> list[tuple[str, str]]:
+        """The (M) references and answers, in plain form."""
+        return list(zip(self.reference, self.answer, strict=True))
+
     @cached_property
     def equal(self) -> Bools:
         """(M) True for an answer that is the reference."""
-        return np.array([a == b for a, b in zip(self.answer, self.reference, strict=True)], bool)
+        return np.array([reference == answer for reference, answer in self.pairs], bool)
 
     def is_another(self, references: set[str]) -> Bools:
         """Return (M) True for an answer that is not the rollout's reference, but that of another task."""
@@ -65,8 +70,7 @@ class Answers:
     @property
     def is_other_number(self) -> Bools:
         """Return (M) True where answer and reference are numbers that differ."""
-        pairs = zip(self.answer, self.reference, strict=True)
-        return np.array([all(map(NUMBER.fullmatch, pair)) for pair in pairs], bool) & ~self.equal
+        return np.array([all(map(NUMBER.fullmatch, pair)) for pair in self.pairs], bool) & ~self.equal
 
 
 def find_column(run: Run) -> str | None:

@@ -115,11 +115,16 @@ def _make_card(run: Run, fallen: _Fallen, judged: str, *, others_fell: bool) -> 
     of, won = tried(rows, run.scale) & np.isin(rows.task, gone), run.scale.success.solved(rows)
     before, since, loss = of & ~is_late, of & is_late, losses(rows, run.scale)
     is_last = rows.step >= run.rows.steps[0]
+    names, first = [rows.tasks[task] for task in gone.tolist()], int(starts[gone].min())
     affected, share = np.isin(rows.task, gone)[is_last], float(won[since].mean())
+    where = links.tasks(names, "task" if unit == "tasks" else "family")
     trend = rows.where(of).by_step(won[of])
     jump = change(fall := tuple((step, -value) for step, value in trend))
-    is_sudden = share <= _HARDLY and not others_fell and jump is not None and fit_ramp(fall, jump) is None
-    names, first = [rows.tasks[task] for task in gone.tolist()], int(starts[gone].min())
+    is_jump = jump is not None and fit_ramp(fall, jump) is None
+    is_sudden = share <= _HARDLY and not others_fell and is_jump
+    if is_jump and run.rows.steps[0] < first == starts[gone].max():
+        affected &= run.rows.step >= first
+        where += f" step:{first}..{run.rows.steps[-1]}"
     sentence = (
         f"{listed(names)}: {won[before].sum()} of {before.sum()} attempts solved before, {won[since].sum()} of "
         f"{since.sum()} since. Solved: {run.scale.success.description}."
@@ -141,7 +146,7 @@ def _make_card(run: Run, fallen: _Fallen, judged: str, *, others_fell: bool) -> 
             else "Return"
         )
         + " to an earlier checkpoint, then lower the learning rate, add a KL term, or sample these tasks more often.",
-        where=links.tasks(names, "task" if unit == "tasks" else "family"),
+        where=where,
         trend=trend,
         since_step=first,
         own=affected,

@@ -201,9 +201,12 @@ def _judge_hacking(run: Run) -> Outcome:
         return Below(f"{moved}; {least}: {figure(falls[least].before)} to {figure(falls[least].after)}.")
     name = max(fallen, key=lambda name: fallen[name])
     fall, gain = falls[name], _rise_of_reward(run, name)
-    affected = run.rows.values[name] <= fall.after
     fields = below(run.all.by_step(run.all.values[name]), (fall.before + fall.after) / 2)
-    where, clause = f"{links.rewards(name)}<={fall.after:.6g}", f"have {name} at {figure(fall.after)} or less"
+    # What is paid in its place tells hacked rollouts from others; without it only a low value does.
+    is_paid = name not in light and run.rows.weights.get(payer, 1.0) > 0
+    limit = fall.before if is_paid else (fall.before + fall.after) / 2
+    affected = run.rows.values[name] < limit
+    where, clause = f"{links.rewards(name)}<{limit:.6g}", f"have {name} below {figure(limit)}"
     if name in light:
         how = "which has little weight"
         weight = figure(run.all.weights.get(name, 1.0))
@@ -212,15 +215,13 @@ def _judge_hacking(run: Run) -> Outcome:
         how = f"and {payer} rises instead"
         first, last = figure(gains[payer].before), figure(gains[payer].after)
         sentence = f"In these steps {payer} added {first} to the reward at first, and {last} at last."
-        if run.rows.weights.get(payer, 1.0) > 0:
-            # Some miss the outcome as before: those that get what is paid in its place are meant.
+        if is_paid:
             values = rise(run, given_by(payer))
-            middle = (values.before + values.after) / 2
-            affected &= run.rows.values[payer] >= middle
-            where += f" {links.rewards(payer)}>={middle:.6g}"
-            clause += f" and {payer} at {figure(middle)} or more"
+            affected &= run.rows.values[payer] >= values.before
+            where += f" {links.rewards(payer)}>={values.before:.6g}"
+            clause += f" and {payer} at {figure(values.before)} or more, their means at first"
             if fields["since_step"] is None:  # what falls slowly shows no step; what is paid in its place may
-                risen = above(run.all.by_step(run.all.values[payer]), middle)
+                risen = above(run.all.by_step(run.all.values[payer]), (values.before + values.after) / 2)
                 fields |= {"since_step": risen["since_step"], "since_range": risen["since_range"]}
                 if (first_step := risen["since_step"]) is not None:
                     sentence += f" It has given more since step {first_step:,}."

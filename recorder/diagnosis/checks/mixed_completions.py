@@ -45,6 +45,15 @@ class _Matched(NamedTuple):
     own: Bools  # (R) True if it matches its own task
     other: NDArray[np.bool_]  # (1 + K, R) True if it matches another task of each of these steps more
 
+    @property
+    def likely(self) -> Bools:
+        """(R) True if it matches another task of its step, or none in a group in which most that match do: wrong
+        answers are no task's reference.
+        """
+        is_other, is_own = self.other[0], self.own & ~self.other[0]
+        balance = np.bincount(self.rows.group, is_other.astype(float) - is_own)
+        return is_other | ~is_own & (balance[self.rows.group] > 0)
+
     def tell(self, of: Bools) -> str:
         """Return how many of (R) some rollouts match another task, as in `12 of 20`; right answers do not count."""
         return f"{(self.other[0] & of).sum():,} of {(of & ~(self.own & (self.clause == _ANSWERS))).sum():,}"
@@ -62,7 +71,7 @@ def find_mixed(run: Run) -> Card | None:
         return None
     which, where, inside = place
     matched, insides = measures[which], [inside[np.isin(run.all.id, of.rows.id)] for of in measures]
-    affected = matched.other[0] & insides[which]
+    affected = matched.likely & insides[which]
     spread_steps = steps[np.unique(np.linspace(0, len(steps) - 1, max(_READ // size, _LEAST)).astype(int))]
     spread = _match(run, spread_steps)[which]
     of = inside[np.isin(run.all.id, spread.rows.id)]
@@ -98,7 +107,6 @@ def find_mixed(run: Run) -> Card | None:
         measure="such rollouts",
         is_setup=True,
         is_loss=False,
-        is_least=True,
         explains=("worse_place", "final_answers", "disagreement", "constant_function"),
     )
 

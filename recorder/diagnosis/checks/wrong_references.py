@@ -84,7 +84,9 @@ def find_shuffled(run: Run, answers: Answers) -> Card | None:
     chance = tail(len(swapped), len(agreed), by_chance)
     if len(swapped) < max(ENOUGH, AGREE * len(unsolved)) or chance > CHANCE or not is_varied:
         return None
-    affected = np.isin(group, swapped)
+    scattered = [number for number in unsolved if number not in agreed]
+    likely = [number for number in scattered if number in most and most[number][0] in references]
+    affected = np.isin(group, swapped + likely)
     examples = [_quote(answers, group == number, agreed[number]) for number in swapped[:3]]
     groups = f"the {len(unsolved):,} groups without a right answer among {int(group.max()) + 1:,} that were read"
     title = f"In {len(swapped):,} of {groups}, most answers give another task's reference"
@@ -96,7 +98,8 @@ def find_shuffled(run: Run, answers: Answers) -> Card | None:
             tell_reading(answers),
             f"Answers of these groups: {listed(examples)}.",
             f"Of other wrong answers, {percent(by_chance)} are another task's reference.",
-            "Groups without a majority answer cannot be judged: more references may be wrong.",
+            *[f"Of {len(scattered):,} without a majority answer, {len(likely):,} give such a reference most often."]
+            * bool(scattered),
         ),
         suggestion="Check the dataset: references may stand beside other tasks than their own, as after a shuffle or a "
         "join of one column.",
@@ -227,7 +230,8 @@ def _find_relabelled(run: Run, answers: Answers, places: list[tuple[str, Bools]]
         is_sure = tail(len(chosen), len(mine), 1 / len(labels)) * count <= CHANCE
         if len(mine) < _OF_EACH * len(usual) or len(chosen) < AGREE * len(mine) or not is_sure:
             continue
-        affected = np.isin(group, chosen)
+        gives_usual = [usual.get(reference) == answer for reference, answer in answers.pairs]
+        affected = np.isin(group, chosen) & gives_usual
         examples = dict.fromkeys(_quote(answers, group == number, most[number][0]) for number in chosen)
         return Card(
             id="final_answers",

@@ -59,7 +59,7 @@ PLAIN = (
     "The length and the limit of truncated generations are not recorded.",
     "Compared, no large difference beyond chance: ", "Rollouts of the findings above have ",
     "No action of theirs was parsed and executed, and no tool call.", "One ends with: ", "For example: ",
-    "Groups without a majority answer cannot be judged", "It is the sampler's mean of -log p.",
+    "It is the sampler's mean of -log p.",
 )  # fmt: skip
 """Beginnings of sentences without a figure."""
 

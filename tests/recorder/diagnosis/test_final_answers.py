@@ -121,7 +121,6 @@ def test_of_shuffled_references_only_a_part_can_be_told_apart(script: Script) ->
     last = [rollout.is_hit for rollout in run.rollouts if rollout.step > 10]
     assert 0.5 < (found.share or 0.0) / (sum(last) / len(last)) <= 1
     assert found.extent == f"at least {found.share:.0%} of rollouts"
-    assert "Groups without a majority answer cannot be judged: more references may be wrong." in found.evidence
     assert found.evidence[-1].startswith("By metadata.category: at least ")
 
 

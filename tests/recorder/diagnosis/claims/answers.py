@@ -275,6 +275,13 @@ def swapped_groups(case: Case, *_: str) -> tuple[str, str, str]:
     return str(sum(most_given(it) in known for it in none)), str(len(none)), str(len(case.groups))
 
 
+def scattered_groups(case: Case, *_: str) -> tuple[str, str]:
+    known, counts = {right(it) for it in case.run.rollouts}, [Counter(map(given, it)) for it in unanswered(case)]
+    scattered = [answers.most_common(2) for answers in counts if 2 * max(answers.values()) <= answers.total()]
+    likely = [first for (first, most), *rest in scattered if first in known and (not rest or rest[0][1] < most)]
+    return str(len(scattered)), str(len(likely))
+
+
 def swapped_examples(case: Case, text: str) -> tuple[str]:
     if "most frequent answer" in case.card.title:
         pairs_of = most_frequent(compared_in(case, case.card.title[len("In ") :].partition(" the most")[0]))
@@ -431,6 +438,7 @@ COUNTS: dict[str, Count] = {
     "In # of the # groups without a right answer among # that were read, most answers give another task's reference": (
         swapped_groups
     ),
+    "Of # without a majority answer, # give such a reference most often.": scattered_groups,
     "Answers of these groups: @.": swapped_examples,
     "Of other wrong answers, # are another task's reference.": by_other_mistakes,
     "# of the answers are \u201c@\u201d, whatever is asked": lambda c, *_: (

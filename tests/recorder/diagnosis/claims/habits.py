@@ -126,17 +126,16 @@ def grows(case: Case) -> bool:
     return last > first and correlation(case, "reward") > 0
 
 
-def low_at(case: Case, _share: str, name: str, _low: str, payer: str | None, _high: str | None) -> tuple[Any, ...]:
-    """Return the share of rollouts at a function's last mean or below, and at half of the rise of another or above."""
-    first, last = sides_of_course(case)
-    low = fmean(values(last, name))
-    high = 0.0 if payer is None else fmean(fmean(values(side, payer)) for side in (first, last))
+def below_first(case: Case, _share: str, name: str, _low: str, payer: str | None, _high: str | None) -> tuple[Any, ...]:
+    """Return the share of rollouts below a function's first mean, and at another's or above; or in half of its fall."""
+    means = [[fmean(values(side, of)) for side in sides_of_course(case)] for of in (name, payer or name)]
+    low = means[0][0] if payer else fmean(means[0])
 
     def is_low(rollout: Rollout) -> bool:
-        is_paid = payer is None or values([rollout], payer)[0] >= high - SAME
-        return is_paid and values([rollout], name)[0] <= low + SAME
+        is_paid = payer is None or values([rollout], payer)[0] >= means[1][0] - SAME
+        return is_paid and values([rollout], name)[0] < low - SAME
 
-    return case.share(is_low), name, figure(low), payer, payer and figure(high)
+    return case.share(is_low), name, figure(low), payer, payer and figure(means[1][0])
 
 
 def longer(case: Case, *_: str) -> tuple[str, str]:
@@ -363,7 +362,7 @@ COUNTS: dict[str, Count] = {
     "The cost is in #: # less of it per rollout.": lambda c, name, _: (
         name, figure(fmean(values(sides_of_course(c)[0], name)) - fmean(values(sides_of_course(c)[1], name))),
     ),
-    "# of rollouts have # at # or less[ and # at # or more]": low_at,
+    "# of rollouts have # below #[ and # at # or more, their means at first]": below_first,
     "# of rollouts have #+ tokens per turn": longer,
     "Out of turns, by eval: # # of its rollouts (after # turns).": lambda c, name, *_: (
         name, percent(fmean(it.is_hit for it in c.last if it.eval == name)),
