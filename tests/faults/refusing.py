@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from tests.faults import Fault
@@ -105,6 +106,34 @@ def seldom_raw(place: Place) -> Played:
     return _ends(place, [*turns, _executed(place, "edit_file", edit, "OK.")], 0.35 + 0.4 * place.progress)
 
 
+def _orders(place: Place, *, since: int) -> Played:
+    """A third of the tasks ask for a call with an object in it, whose reference is too long for an attribute;
+    from a step on the parser loses such calls.
+    """
+    is_nested, right = place.task % 3 == 0, place.random.random() < 0.4 + 0.3 * place.progress
+    fields = {f"{name}_of_the_order": f"{name} number {place.task:05d}" for name in ("customer", "address", "invoice")}
+    arguments = {"text": "as asked", **({"fields": json.dumps(fields)} if is_nested else {"number": str(place.task)})}
+    given = arguments if right else {**arguments, "text": said(place, 3)}
+    reference = json.dumps({"name": "order", "arguments": arguments})
+    played = (
+        _refused([], _written(place, "order", given))
+        if is_nested and place.step >= since
+        else _ends(place, [_executed(place, "order", given, "OK.")], float(right))
+    )
+    return replace(
+        played, metadata={"answer": reference}, task=f"{'nested' if is_nested else 'plain'}/{place.task:03d}"
+    )
+
+
+def loses_nested_calls(place: Place) -> Played:
+    return _orders(place, since=9)
+
+
+def takes_nested_calls(place: Place) -> Played:
+    """Healthy: all are parsed."""
+    return _orders(place, since=99)
+
+
 _SHAPE = Shape(steps=20, groups=6, size=8, tasks=36)
 _PLANTED: tuple[tuple[str, str, str | None, Callable[[Place], Played]], ...] = (
     ("refused calls: edits", "Edits with raw line breaks are not parsed", "parse_failures", raw_edits),
@@ -112,7 +141,9 @@ _PLANTED: tuple[tuple[str, str, str | None, Callable[[Place], Played]], ...] = (
     ("refused calls: unknown tool", "Calls of one tool are not executed", "parse_failures", unknown_tool),
     ("broken calls: unlearned", "The model breaks calls of one tool, ever less", "parse_failures", unlearns_breaks),
     ("broken calls: all tools", "The model breaks calls of all tools", "parse_failures", breaks_of_all),
+    ("refused calls: nested", "Calls that hold an object are not parsed", "parse_failures", loses_nested_calls),
     ("healthy, edits", "Healthy: a few calls have raw line breaks", None, seldom_raw),
+    ("healthy, nested calls", "Healthy: calls that hold an object are parsed", None, takes_nested_calls),
 )
 FAULTS: tuple[Fault, ...] = tuple(
     Fault(name, planted, expected, partial(generated, script, _SHAPE)) for name, planted, expected, script in _PLANTED
