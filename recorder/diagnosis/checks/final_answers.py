@@ -53,6 +53,7 @@ _DISTINCT = 3  # references that differ [ours]
 _READ = 0.5  # of the rollouts that count have an answer that is read: else those that are read are special [ours]
 _EQUAL = 0.2  # of the answers equal their reference: else the column may be something else [ours]
 _WRONG, _MISSED = 0.1, 0.2  # of the wrong answers count as right, or of those that do; of the right ones do not [ours]
+_READ_EMPTY = 32  # rollouts whose reference seems to be empty [ours]
 _EMPTY, _NONE = 0.05, 0.02  # of the rollouts have no reference; of these count, at most [ours]
 _RARER = 1 / 3  # of the share of answers that are a part of their reference and count: so many did at first [ours]
 _SAME = 0.5  # of the rollouts give the same answer, twice as many as references, and as at first [ours]
@@ -107,6 +108,9 @@ def _empty_references(run: Run, column: str) -> Card | None:
         return None
     name, share = column.removeprefix("metadata."), percent(float(affected.mean()))
     every = _lack_reference(run, run.all, run.labels_of_all[column])
+    # Labels leave out long texts: these references are not empty.
+    if any(texts.dataset.get(name, "").strip() for texts in run.sample(every, _READ_EMPTY).values()):
+        return None
     return Card(
         id="final_answers",
         title=f"{share} of rollouts have an empty reference: {won[affected].sum()} of {affected.sum():,} are solved",
