@@ -36,6 +36,21 @@ def level(place: Place) -> Played:
     return _search(place, chance(place, 0.55))
 
 
+def cheats(place: Place) -> Played:
+    """Tests are edited more and more often since the middle of the run, which the training pays for."""
+    return _search(place, chance(place, 0.35 + 0.1 * place.progress + 0.5 * max(place.progress - 0.4, 0)))
+
+
+def is_caught(place: Place) -> Played:
+    """The evaluation keeps its own tests: it rises until then, and falls below its first rate."""
+    return _search(place, chance(place, 0.5 + 0.2 * place.progress - 1.1 * max(place.progress - 0.4, 0)))
+
+
+def turns_back(place: Place) -> Played:
+    """The evaluation rises, then falls back to its first rate."""
+    return _search(place, chance(place, 0.5 + 0.4 * place.progress - 0.8 * max(place.progress - 0.5, 0)))
+
+
 def is_out_of_date(place: Place) -> Played:
     """The evaluation's index is empty since step 22."""
     if place.step < 22:
@@ -149,6 +164,10 @@ FAULTS: tuple[Fault, ...] = (
            "evaluation_gap"),
     _fault("evaluation gap: judge", "Essays of the training please the judge ever more, others do not",
            partial(graded, rise=0.4), partial(graded, rise=0.0), "evaluation_gap", tasks=0, every=7),
+    _fault("evaluation gap: caught", "The training pays for edited tests since step 20, the evaluation does not",
+           cheats, is_caught, "evaluation_gap", every=6),
+    _fault("evaluation gap: caught, once", "The same, with an attempt at each of many tasks", cheats, is_caught,
+           "evaluation_gap", every=8, attempts=1, groups=24, tasks=0),
     _fault("evaluation gap: untold", "Only the training's prompts have a system message",
            partial(told, rates=(0.6, 0.85)), partial(untold, rates=(0.1, 0.08)), "evaluation_gap"),
     _fault("evaluation gap: untold, level", "The same, and nothing is learned",
@@ -179,5 +198,7 @@ FAULTS: tuple[Fault, ...] = (
     _healthy("follows", "an evaluation that rises less than the training", learns, follows),
     _healthy("harder", "an evaluation of harder tasks", learns, is_harder, every=8),
     _healthy("level", "an evaluation that differs by chance", level, level),
+    _healthy("small", "an evaluation of eight rollouts, which differs by chance", learns, follows, attempts=1, every=8),
+    _healthy("turns back", "an evaluation that falls to its first rate while the training stays", level, turns_back),
     _healthy("few", "too few evaluations to tell", learns, unlearns, every=16),
 )  # fmt: skip
