@@ -9,8 +9,9 @@ from logs_ui.recorder.diagnosis.card import Below, Card, NotJudged, Outcome, Run
 from logs_ui.recorder.diagnosis.change_point import change, find_crossing, inflation
 from logs_ui.recorder.diagnosis.checks.evaluation_scores import ENOUGH, LESS, find_scored_otherwise
 from logs_ui.recorder.diagnosis.contrast import SURER, spread
-from logs_ui.recorder.diagnosis.mean_difference import student_tail
+from logs_ui.recorder.diagnosis.mean_difference import compare, is_beyond_chance, student_tail
 from logs_ui.recorder.diagnosis.rollout_rows import Floats, Ints
+from logs_ui.recorder.diagnosis.task_families import tasks_recur
 from logs_ui.recorder.diagnosis.wording import figure
 from logs_ui.recorder.vocabulary import Mode
 
@@ -79,7 +80,8 @@ def _check_gap(run: Run) -> Outcome:
         return NotJudged(f"Fewer than {_ROUNDS} evaluations with training between them.")
     worst = max(judged, key=lambda evaluation: _fit_rise(evaluation.gaps)[0])
     (gap, chance), (trained, _), (evaluated, of_level) = map(_fit_rise, (worst.gaps, worst.trained, worst.means))
-    grows = gap > least and chance < _CHANCE and evaluated <= max(_FOLLOWS * trained, 0.0)
+    is_sure = chance < _CHANCE or _falls(run, worst, least)
+    grows = gap > least and is_sure and evaluated <= max(_FOLLOWS * trained, 0.0)
     if not grows:  # a gap that does not grow may be harder tasks
         worst = max(judged, key=lambda evaluation: evaluation.gaps.min())
     prompts = _compare_prompts(run, worst.name) if grows or worst.gaps.min() > least else []
@@ -133,6 +135,20 @@ def _check_gap(run: Run) -> Outcome:
     )
 
 
+def _falls(run: Run, worst: _Evaluations, least: float) -> bool:
+    """Return True if the rollouts of the last third of the evaluations get less than those of the first, beyond chance:
+    few means that rise, then fall, fit no line.
+    """
+    if run.evaluated is None:
+        return False
+    rows, third = run.evaluated, len(worst.steps) // 3
+    late = rows.step >= worst.steps[-third]
+    among = rows.in_eval(worst.name) & (late | (rows.step <= worst.steps[third - 1]))
+    strata = rows.task if tasks_recur(rows) else None
+    fall = compare(np.where(among, rows.reward, np.nan), late, rows.group, strata)
+    return is_beyond_chance(fall, _CHANCE) and -fall.value >= least
+
+
 def _count_steps_per_task(run: Run) -> int:
     """Return the median number of steps at which a task was trained on; 0 without tasks."""
     pairs = np.unique(np.stack([run.all.task, run.all.step])[:, run.all.task >= 0], axis=1)
@@ -174,7 +190,8 @@ EVALUATION_GAP = check(
     "Evaluation falls behind",
     f"In {_ROUNDS} or more evaluations during the training, the training's mean reward (of the steps since the "
     f"evaluation before) less the evaluation's grows by more than {_GROWS:.0%} of the range of rewards, by a straight "
-    f"line whose slope has a probability by chance below {_CHANCE:g}, while the evaluation does not rise by "
+    f"line whose slope has a probability by chance below {_CHANCE:g} (or the last third of the evaluations gets less "
+    "than the first by as much, with the same, by groups), while the evaluation does not rise by "
     f"{_FOLLOWS:.0%} of what the training does; or it is larger than that at every evaluation, and all rollouts of "
     "the one that are read have a system message, and none of the other. If the first third of the evaluations already "
     "has such a gap, and it did not double, no later step is told. If evaluations differ by no more than chance, "

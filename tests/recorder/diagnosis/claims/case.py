@@ -458,7 +458,7 @@ KINDS = {
     **dict.fromkeys(("<tool_response>", "\nUser:", "<|im_start|>"), SPEAKS),
     '{"tool"': 'a call without "name"', '"name": "look_up", "arguments": {"item": ': "a call whose JSON is broken",
     **dict.fromkeys(('": "src/', '"SELECT '), "a whole call with raw line breaks in its strings"),
-    '"open_page"': "a whole call", '"}\n</tool_call>': "a call whose JSON is broken",
+    **dict.fromkeys(('"open_page"', '"order"'), "a whole call"), '"}\n</tool_call>': "a call whose JSON is broken",
     "\nAction: open[": "a call in another form", "<function=": "a call in another form",
 }  # fmt: skip
 
