@@ -17,6 +17,7 @@ from tests.faults import (
     parting,
     policy,
     prompting,
+    ranking,
     reading,
     referring,
     refusing,
@@ -49,6 +50,7 @@ FAULTS: tuple[Fault, ...] = (
     *mixing.FAULTS,
     *refusing.FAULTS,
     *swapping.FAULTS,
+    *ranking.FAULTS,
 )
 
 UNEXPLAINED: tuple[Fault, ...] = (
