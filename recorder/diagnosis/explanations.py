@@ -16,7 +16,8 @@ _REWARDS = "constant_function constant_reward reward_parts"
 _BEHAVIOUR = f"""invented_observations empty_answers parse_failures lost_format truncation loops turn_limit never_acted
     diversity degenerate_text length {_RESULTS}"""
 _TABLE = {
-    "arithmetic": "",
+    "arithmetic": "advantages",
+    "advantages": _BEHAVIOUR,
     "infrastructure": f"""new_observation invalid_reward new_value worse_place never_matches empty_answers
         parse_failures lost_format truncation no_room loops task_mix turn_limit never_acted diversity degenerate_text
         constant_function constant_reward {_RESULTS}""",

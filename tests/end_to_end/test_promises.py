@@ -20,7 +20,7 @@ from logs_ui.recorder.vocabulary import Dropped, LossCause, Mode, RunState, Stat
 from tests.support.factory import make_run
 
 FINDINGS = """
-arithmetic constant_function constant_reward cut_prompts dead_groups degenerate_text disagreement diversity
+advantages arithmetic constant_function constant_reward cut_prompts dead_groups degenerate_text disagreement diversity
 empty_answers evaluation_ends evaluation_gap final_answers first_prompt forgotten hacking inconsistent infrastructure
 invalid_reward invented_observations length loops lost_format mismatch never_acted never_matches never_solved
 new_habit new_observation new_value no_room no_update not_finite parse_failures proxy reward_parts shared_state

@@ -105,7 +105,7 @@ def _shifted(advantages: Advantages) -> Advantages:
 
 
 def _fault(name: str, planted: str, script: Script, mix: Mix | None = None, make: Make = _sum_up) -> Fault:
-    expected = "arithmetic" if mix else None
+    expected = "advantages" if mix else None
     return Fault(name, planted, expected, partial(_trained, script, make, mix))
 
 

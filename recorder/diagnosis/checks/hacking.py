@@ -217,9 +217,9 @@ def _judge_hacking(run: Run) -> Outcome:
         sentence = f"In these steps {payer} added {first} to the reward at first, and {last} at last."
         if is_paid:
             values = rise(run, given_by(payer))
-            affected &= run.rows.values[payer] >= values.before
-            where += f" {links.rewards(payer)}>={values.before:.6g}"
-            clause += f" and {payer} at {figure(values.before)} or more, their means at first"
+            affected &= run.rows.values[payer] > values.before
+            where += f" {links.rewards(payer)}>{values.before:.6g}"
+            clause += f" and {payer} above {figure(values.before)}, their means at first"
             if fields["since_step"] is None:  # what falls slowly shows no step; what is paid in its place may
                 risen = above(run.all.by_step(run.all.values[payer]), (values.before + values.after) / 2)
                 fields |= {"since_step": risen["since_step"], "since_range": risen["since_range"]}

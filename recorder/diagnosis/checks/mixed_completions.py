@@ -52,7 +52,7 @@ class _Matched(NamedTuple):
         """
         is_other, is_own = self.other[0], self.own & ~self.other[0]
         balance = np.bincount(self.rows.group, is_other.astype(float) - is_own)
-        return is_other | ~is_own & (balance[self.rows.group] > 0)
+        return np.asarray(is_other | (~is_own & (balance[self.rows.group] > 0)), bool)
 
     def tell(self, of: Bools) -> str:
         """Return how many of (R) some rollouts match another task, as in `12 of 20`; right answers do not count."""

@@ -37,7 +37,7 @@ def test_a_weightless_function_that_falls_while_the_reward_rises_is_suspected() 
     assert found.evidence[2] == "The cost is in real: 0.5 less of it per rollout."
     assert found.evidence[0] == "Steps 5\u20136 vs 1\u20132: real 0.5 \u2192 0, reward 0.5 \u2192 1."
     assert found.evidence[1] == "Its weight is 0: it can make 0% of the difference in reward."
-    assert (found.where, found.since_step) == ("rewards.real<=0", 4)
+    assert (found.where, found.since_step) == ("rewards.real<0.25", 4)
 
 
 def test_a_function_that_never_pays_is_to_be_checked_and_no_other_blamed() -> None:
@@ -162,7 +162,7 @@ def test_a_function_is_compared_with_the_reward_of_its_own_environment(*, is_pai
         "The cost is in won: 0.5 less of it per rollout.",
         "Counted in the groups that they score: 20 of 40.",
     )
-    assert (found.where, found.share) == ("rewards.won<=0.25 rewards.style>=2 step:3..12", 36 / 160)  # since step 7
+    assert (found.where, found.share) == ("rewards.won<0.75 rewards.style>1 step:3..12", 36 / 160)  # since step 7
 
 
 @pytest.mark.parametrize(("then", "expected"), [(1.2, False), (0.9, False), (0.5, True)])
@@ -248,7 +248,7 @@ def test_a_task_that_is_not_solved_any_more_is_found() -> None:
     # 24 rollouts of 96 lost a point each since then, and 12 of 24 before.
     assert found.title == "1 of 2 tasks regressed: 0% of attempts solve it now, 50% did before"
     assert found.cost == pytest.approx((24 + 12 - 48 / 2) / 96)
-    assert (found.where, found.since_step) == ("task:lost", 4)
+    assert (found.where, found.since_step) == ("task:lost step:4..6", 4)
 
 
 def test_attempts_that_an_environment_failed_make_no_task_regress() -> None:

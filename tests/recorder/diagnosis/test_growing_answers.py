@@ -80,7 +80,7 @@ def test_what_is_learned_in_place_of_the_outcome_stands_above_the_growth_that_co
     assert report.steps is not None
     hits = [it.is_hit for it in run.rollouts if it.step >= report.steps[0]]
     assert report.cards[0].share == np.mean(hits)
-    assert report.cards[0].extent.startswith(f"{np.mean(hits):.0%} of rollouts have won at 0.")
+    assert report.cards[0].extent.startswith(f"{np.mean(hits):.0%} of rollouts have won below 0.")
 
 
 @pytest.mark.parametrize(("config", "said"), [

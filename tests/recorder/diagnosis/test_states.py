@@ -146,7 +146,7 @@ def test_what_is_muted_needs_a_reason(muted: object) -> None:
 
 
 def test_a_report_says_from_how_many_checks_it_judges_and_what_most_others_lack() -> None:
-    assert diagnose_rows(rows_of()).basis == "15 of 46 checks judged; 3 of the others need two reward functions"
+    assert diagnose_rows(rows_of()).basis == "15 of 47 checks judged; 3 of the others need two reward functions"
 
 
 def test_an_evaluation_gets_no_advice_for_training() -> None:

@@ -127,12 +127,12 @@ def grows(case: Case) -> bool:
 
 
 def below_first(case: Case, _share: str, name: str, _low: str, payer: str | None, _high: str | None) -> tuple[Any, ...]:
-    """Return the share of rollouts below a function's first mean, and at another's or above; or in half of its fall."""
+    """Return the share of rollouts below a function's first mean, and above another's; or in half of its fall."""
     means = [[fmean(values(side, of)) for side in sides_of_course(case)] for of in (name, payer or name)]
     low = means[0][0] if payer else fmean(means[0])
 
     def is_low(rollout: Rollout) -> bool:
-        is_paid = payer is None or values([rollout], payer)[0] >= means[1][0] - SAME
+        is_paid = payer is None or values([rollout], payer)[0] > means[1][0] + SAME
         return is_paid and values([rollout], name)[0] < low - SAME
 
     return case.share(is_low), name, figure(low), payer, payer and figure(means[1][0])
@@ -362,7 +362,7 @@ COUNTS: dict[str, Count] = {
     "The cost is in #: # less of it per rollout.": lambda c, name, _: (
         name, figure(fmean(values(sides_of_course(c)[0], name)) - fmean(values(sides_of_course(c)[1], name))),
     ),
-    "# of rollouts have # below #[ and # at # or more, their means at first]": below_first,
+    "# of rollouts have # below #[ and # above #, their means at first]": below_first,
     "# of rollouts have #+ tokens per turn": longer,
     "Out of turns, by eval: # # of its rollouts (after # turns).": lambda c, name, *_: (
         name, percent(fmean(it.is_hit for it in c.last if it.eval == name)),

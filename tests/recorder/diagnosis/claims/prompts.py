@@ -3,7 +3,7 @@
 import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from statistics import fmean
+from statistics import correlation, fmean
 from typing import Any
 
 from logs_ui.recorder.diagnosis.wording import figure, percent
@@ -140,7 +140,22 @@ def sent_whole(case: Case, of_message: Callable[[Mapping[str, Any]], bool]) -> t
     return f"{have[0]:g}", "32", f"{have[1]:g}", "32"
 
 
+def correlated(case: Case, place: str | None, *_: str) -> tuple[str | None, ...]:
+    """Return the mean correlation of advantages and rewards over the groups that are hit, and over the others."""
+    sides: dict[bool, list[float]] = {True: [], False: []}
+    for group in case.groups:
+        pairs = [rewards(group), [it.advantage for it in group if it.advantage is not None]]
+        if len(set(pairs[0])) > 1 and len(set(pairs[1])) > 1:
+            sides[group[0].is_hit].append(correlation(*pairs))
+    mine, others = (figure(fmean(side)) if side else None for side in (sides[True], sides[False]))
+    return place, mine, others
+
+
 COUNTS: dict[str, Count] = {
+    "[In @ ]{a|A}dvantages hardly follow the rewards of their groups: correlation #[; elsewhere #]": correlated,
+    "Means over # groups; 1 where an advantage is the reward less the mean of its group.": lambda c, _: (
+        str(sum(len(set(rewards(group))) > 1 for group in c.groups if group[0].is_hit)),
+    ),
     "# of groups mix different prompts": lambda c, _: (percent(fmean(map(has_several_prompts, c.groups))),),
     "# groups of up to # rollouts hold more than one prompt or task.": lambda c, *_: (
         str(sum(map(has_several_prompts, c.groups))), str(max(map(len, c.groups))),
