@@ -15,6 +15,7 @@ from tests.faults import (
     mixing,
     observing,
     parting,
+    picturing,
     policy,
     prompting,
     ranking,
@@ -51,6 +52,7 @@ FAULTS: tuple[Fault, ...] = (
     *refusing.FAULTS,
     *swapping.FAULTS,
     *ranking.FAULTS,
+    *picturing.FAULTS,
 )
 
 UNEXPLAINED: tuple[Fault, ...] = (
