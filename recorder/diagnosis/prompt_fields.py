@@ -13,6 +13,11 @@ _LABEL = re.compile(
 )
 _TAGGED = re.compile(r" {0,3}<([A-Za-z][\w-]{0,40})>(?:(.*)</\1>)?\s*")
 _HEADING = re.compile(r" {0,3}#+ +([^:]{1,40}?)\s*")
+PICTURE = "a picture: "
+_PICTURE = re.compile(
+    r"\b(image|picture|photo|figure|chart|diagram|plot|graph|screenshot|map|drawing|scan|video|audio)s?\b",
+    re.IGNORECASE,
+)
 _LONG = 10_000  # characters at either end of a prompt
 _FENCED = re.compile(r"^ *```.*?(?:^ *```|\Z)", re.MULTILINE | re.DOTALL)
 _MARKS = " \t`\"'*_.,;"
@@ -46,6 +51,15 @@ def prompt_of(messages: Sequence[Mapping[str, Any]]) -> str:
     parts = chain.from_iterable(content if isinstance(content, list) else [{"text": content}] for content in contents)
     text = "\n".join(part["text"] for part in parts if isinstance(part, dict) and isinstance(part.get("text"), str))
     return text if len(text) <= 2 * _LONG else f"{text[:_LONG]}\n\n{text[-_LONG:]}"
+
+
+def list_pictures(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str | None]]:
+    """Return a field for each kind of picture that the prompt's text names: "" if it holds nothing but text."""
+    before = list(takewhile(lambda message: message.get("role") != "assistant", messages))
+    parts = chain.from_iterable(content for message in before if isinstance(content := message.get("content"), list))
+    has_picture = any(isinstance(part, dict) and part.get("type") != "text" for part in parts)
+    words = dict.fromkeys(word.lower() for word in _PICTURE.findall(prompt_of(before)))
+    return [(f"{PICTURE}{word}", "shown" if has_picture else "") for word in words]
 
 
 def list_fields(prompt: str) -> list[tuple[str, str | None]]:

@@ -15,7 +15,15 @@ from logs_ui.recorder.diagnosis.mean_difference import LEAST_UNITS
 from logs_ui.recorder.diagnosis.measures import mean
 from logs_ui.recorder.diagnosis.places import evals_of, families_of
 from logs_ui.recorder.diagnosis.prompt_changes import shorten
-from logs_ui.recorder.diagnosis.prompt_fields import NOTHING, is_unfilled, list_fields, list_lines_behind, prompt_of
+from logs_ui.recorder.diagnosis.prompt_fields import (
+    NOTHING,
+    PICTURE,
+    is_unfilled,
+    list_fields,
+    list_lines_behind,
+    list_pictures,
+    prompt_of,
+)
 from logs_ui.recorder.diagnosis.rollout_rows import Bools, Floats, Rows, distinct
 from logs_ui.recorder.diagnosis.wording import figure, percent
 
@@ -97,7 +105,10 @@ def _check_unfilled(run: Run) -> Outcome:
     group_of = dict(zip(run.rows.id.tolist(), run.rows.group.tolist(), strict=True))
     written = {group_of[row]: prompt_of(texts.messages) for row, texts in read.items()}
     fields_of = _empty_values({group: list_fields(text) for group, text in written.items()}, written)
-    prompts = {group_of[row]: [*fields_of[group_of[row]], *_list_blank(texts)] for row, texts in read.items()}
+    prompts = {
+        group_of[row]: [*fields_of[group_of[row]], *_list_blank(texts), *list_pictures(texts.messages)]
+        for row, texts in read.items()
+    }
     if len(prompts) < min(LEAST_UNITS, len(groups)):
         return NotJudged("Too few texts of prompts are stored.")
     # `lacks` has the groups whose prompt lacks a value, by its label, by what stands there, and, where that is
@@ -243,6 +254,16 @@ def _unfilled_card(run: Run, chosen: Bools, label: str, value: str, counts: tupl
     if label == _LAST:
         title = f"In {share} of rollouts {_LAST} is empty"
         advice = "Look at what writes it there: the dataset's row, the template, or what reset() returned."
+    if label.startswith(PICTURE):
+        word = label.removeprefix(PICTURE)
+        title = f"In {share} of rollouts the prompt names a {word}, and holds only text"
+        others = f"{filled:,} that name one hold an image, audio or video"
+        sentences = [
+            f"Of {read:,} prompts that were read, each of another group, {lacking:,} do so; {others}.",
+            "Mean reward: without one {}, others {}.".format(*rewards),
+        ]
+        advice = f"Look at how these prompts are built: the file of the {word} may be missing, or of a kind that is "
+        advice += "not loaded."
     return _make_card(run, chosen, title, sentences, advice)
 
 
@@ -276,7 +297,8 @@ UNFILLED = check(
     f"Share of rollouts above {_SHARE:.0%} whose prompt has, behind a label such as `Table:`, a heading or in a tag, "
     f"{', '.join(NOTHING)}, a placeholder in braces, or nothing where other prompts have a value (or where the next "
     "line of the prompt stands), or "
-    f"whose last message is empty where others' is not. Only if they reach "
+    f"whose last message is empty where others' is not, or which names a picture and holds only text where others that "
+    "name one hold an image, audio or video. Only if they reach "
     f"at most {_HALF:.0%} of what the others do, beyond chance ({_LITTLE:.0%}, if no other prompt has a value there); "
     f"where all prompts are so, only if at most {_UNSOLVED:.0%} are solved. At most {_READ} prompts of the last steps "
     f"are read, each of another group. Likewise for prompts without the text ({_TEXT} characters or more) that a "

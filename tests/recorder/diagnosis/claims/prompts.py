@@ -221,5 +221,13 @@ COUNTS: dict[str, Count] = {
         str(len(c.groups)), str(sum(group[0].is_hit for group in c.groups)),
     ),
     "# of the others have a value there.": lambda c, _: (str(sum(not group[0].is_hit for group in c.groups)),),
-    "Mean reward: with it #, others #.": lambda c, *_: by_hit(c),
+    "Mean reward: with{ it|out one} #, others #.": lambda c, *_: by_hit(c),
+    "In # of rollouts the prompt names a #, and holds only text": lambda c, _, name: (
+        c.share(lambda it: name in it.prompt[0]["content"]), name,
+    ),
+    "Of # prompts that were read, each of another group, # do so; # that name one hold an image, audio or video.": (
+        lambda c, *_: (
+            str(len(c.groups)), *(str(sum(group[0].is_hit is side for group in c.groups)) for side in (True, False)),
+        )
+    ),
 }  # fmt: skip
