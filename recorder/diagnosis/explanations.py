@@ -60,7 +60,7 @@ _TABLE = {
     "new_habit": "length never_solved turn_limit never_acted forgotten signal_cliff dead_groups",
     "constant_function": "",
     "constant_reward": "never_solved dead_groups",
-    "hacking": "task_mix new_habit never_solved forgotten signal_cliff",
+    "hacking": "task_mix new_habit never_solved forgotten signal_cliff evaluation_gap",
     "proxy": "",
     "length": "truncation never_solved degenerate_text proxy reward_parts forgotten",
     "reward_parts": "never_solved constant_function signal_cliff dead_groups",
