@@ -162,6 +162,37 @@ def hard_source(place: Place) -> Played:
     return _sourced(place, number if right else mistake, number, is_there=is_there)
 
 
+def _query(task: int) -> str:
+    return f"SELECT {WORDS[task % 13]} FROM {WORDS[task % 14]} WHERE id > {task}"
+
+
+def shifted_queries(place: Place) -> Played:
+    """Queries are written between fences; the references of a source are those of the next row."""
+    is_hit = place.task % 4 == 1
+    reference, right = _query(place.task + 4 * is_hit), _is(place, 0.5 + 0.3 * place.progress)
+    given = _query(place.task) if right else _query(place.task).replace(">", place.random.choice(["<", "=", ">="]))
+    return Played(
+        [Turn(f"{said(place, 6)}.\n\n```sql\n{given};\n```")], parts={"match": float(given == reference)}, stop="stop",
+        asked=f"Which {WORDS[place.task % 13]} are above {place.task}?", is_hit=is_hit,
+        metadata={"answer": reference, "source": "mini" if is_hit else "full"},
+    )  # fmt: skip
+
+
+def long_queries(place: Place) -> Played:
+    """Healthy: the same, with a source of harder queries, which are written in many ways."""
+    is_hard = place.task % 4 == 1
+    right = _is(place, (0.25 if is_hard else 0.6) + 0.25 * place.progress)
+    query = _query(place.task)
+    given = (
+        query if right else f"{query} {place.random.choice(['AND', 'OR'])} {said(place, 1)} < {place.random.random()}"
+    )
+    return Played(
+        [Turn(f"{said(place, 6)}.\n\n```sql\n{given};\n```")], parts={"match": float(right)}, stop="stop",
+        asked=f"Which {WORDS[place.task % 13]} are above {place.task}?",
+        metadata={"answer": query, "source": "mini" if is_hard else "full"},
+    )  # fmt: skip
+
+
 def _fault(name: str, planted: str, expected: str | None, script: Script, shape: Shape = _LARGE) -> Fault:
     return Fault(name, planted, expected, partial(generated, script, shape))
 
@@ -176,6 +207,8 @@ FAULTS: tuple[Fault, ...] = (
     _fault("final answers: stale source", "A source's snapshots are old", "final_answers", stale_source, _ONCE),
     _fault("final answers: later shifted", _WRONG, "final_answers", later_shifted, _ONCE),
     _fault("final answers: letters", "The letters of a source are shifted", "final_answers", shifted_letters, _ONCE),
+    _fault("final answers: queries", "The queries of a source are shifted", "final_answers", shifted_queries, _ONCE),
+    _fault("healthy final answers: queries", "Healthy: a source of harder queries", None, long_queries, _ONCE),
     _fault("healthy final answers: bank", "Healthy: a bank of harder choices", None, hard_bank, _ONCE),
     _fault("healthy wiring: one passage", "Healthy: steps about one passage", None, one_passage),
     _fault("healthy wiring: few labels", "Healthy: a hard choice of four", None, few_labels),

@@ -476,7 +476,7 @@ def kinds_read(rollouts: Iterable[Rollout]) -> Counter[str]:
 
 ANSWER = (
     r"boxed\{((?:[^{}]|\{[^{}]*\})*)\}|<(?:answer|final)>(.*?)</"
-    r"|(?:Final answer:|The answer is|Answer:|Balance =|Species:) (.*)"
+    r"|(?:Final answer:|The answer is|Answer:|Balance =|Species:) (.*)|```sql\n(.*);\n```"
 )
 
 
