@@ -19,6 +19,7 @@ _BOXED = r"\boxed{"
 _MARKS = {_BOXED: "}", "<answer>": "</answer>", "####": "\n"}
 """What stands before and after an answer."""
 _TAGGED = re.compile(r"<(?P<tag>[A-Za-z]\w{0,30})>(?P<text>[^<>]*)</(?P=tag)>[\s.*]*\Z")
+_FENCED = re.compile(r"```[\w+-]*\n(?P<text>(?:(?!```).)*)```\s*\Z", re.DOTALL)
 _NO_ANSWERS = re.compile(
     r"think|thought|reason|scratch|tool|function|action|code|confiden|analy|search|reflect|plan|verif|check|note|score",
     re.IGNORECASE,
@@ -92,9 +93,9 @@ def _values(source: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, 
 
 def final_answer(messages: Sequence[Mapping[str, Any]], turns: int | None = None) -> Told | None:
     r"""Return what the model's last message gives as its answer: whatever comes last of a `\boxed{}`, an `<answer>`
-    tag, and a line's text after `####`; else what stands in a tag that ends the message; else the only argument of its
-    call of a tool that is named like an answer; else its last line. None if that message has none of these, or `turns`,
-    the number of the model's calls, is 0.
+    tag, and a line's text after `####`; else what stands in a tag, or between fences, that end the message; else the
+    only argument of its call of a tool that is named like an answer; else its last line. None if that message has none
+    of these, or `turns`, the number of the model's calls, is 0.
 
     >>> final_answer([{"role": "assistant", "content": "So \\boxed{\\frac{1}{2}}."}])
     Told(text='\\frac{1}{2}', place='after the last \\boxed{')
@@ -106,6 +107,9 @@ def final_answer(messages: Sequence[Mapping[str, Any]], turns: int | None = None
     tagged = _TAGGED.search(text[-_LONGEST:])
     if tagged and not _NO_ANSWERS.match(tagged["tag"]) and (answer := tagged["text"].strip()):
         return Told(answer, f"in <{tagged['tag']}>")
+    fenced = _FENCED.search(text[-_LONGEST:])
+    if fenced and (answer := fenced["text"].strip()):
+        return Told(answer, "between the last fences")
     if turns != 0 and (called := _find_called(messages)) is not None:
         return called
     lines = text.rstrip().splitlines() or [""]

@@ -46,6 +46,7 @@ _AFTER_WORDS = re.compile(
 )
 _MARK = re.compile(r"(?<!\d):|:(?!\d)|=|\bis\b")
 _MINUS = str.maketrans(dict.fromkeys("\u2010\u2011\u2012\u2013\u2212\ufe63\uff0d", "-"))  # signs that stand for it
+_OPERATORS = "+-*/^<>="
 _AROUND = " .*`$\"'\n\t"
 _FRACTION = re.compile(r"\\d?frac\{(-?\d+)\}\{(\d+)\}")
 
@@ -84,6 +85,8 @@ def plain(answer: str, *, is_line: bool = False) -> str:
 
     >>> plain("1,250.0"), plain("Therefore the answer is B.", is_line=True), plain(r"New~York "), plain(r"3\,\rm{J}")
     ('1250', 'b', 'newyork', '3')
+    >>> plain("2x + 1"), plain("WHERE a >= 3;"), plain("twenty-one")
+    ('2x+1', 'wherea>=3', 'twentyone')
     >>> plain("9:05 PM"), plain("Answer: 21:05", is_line=True)
     ('21h05', '21h05')
     >>> plain("7th of March 1931"), plain("Mar. 7, 1931"), plain("1931-03-07")
@@ -95,9 +98,10 @@ def plain(answer: str, *, is_line: bool = False) -> str:
         return f"{int(hour) % 12 + 12 * (half.lower() == 'p') if half else int(hour)}h{minute}"
     if date := _read_date(text):
         return date
-    values = _values(text)
-    is_number = len(values) == 1 and kind_of(text) not in _WORDS
-    return str(values[0]) if is_number else _squeeze(text)
+    values, kind = _values(text), kind_of(text)
+    if len(values) == 1 and kind not in _WORDS:
+        return str(values[0])
+    return _squeeze(text.translate(_MINUS), kept=_OPERATORS if kind == "is an expression" else "<>")
 
 
 def bare(answer: str, *, is_line: bool = False) -> str:
@@ -133,8 +137,8 @@ def _values(text: str) -> list[Fraction]:
     return [Fraction(number) for number in numbers if not re.search(r"/0*$", number)]
 
 
-def _squeeze(text: str) -> str:
-    return "".join(filter(str.isalnum, text.casefold()))
+def _squeeze(text: str, kept: str = "") -> str:
+    return "".join(character for character in text.casefold() if character.isalnum() or character in kept)
 
 
 def list_data_kinds(run: Run) -> list[tuple[str, Sequence[str], Ints]]:

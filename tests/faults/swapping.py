@@ -163,13 +163,13 @@ def hard_source(place: Place) -> Played:
 
 
 def _query(task: int) -> str:
-    return f"SELECT {WORDS[task % 13]} FROM {WORDS[task % 14]} WHERE id > {task}"
+    return " ".join(["SELECT", WORDS[task % 13], "FROM", WORDS[task % 14], "WHERE id >", str(task)])
 
 
 def shifted_queries(place: Place) -> Played:
     """Queries are written between fences; the references of a source are those of the next row."""
-    is_hit = place.task % 4 == 1
-    reference, right = _query(place.task + 4 * is_hit), _is(place, 0.5 + 0.3 * place.progress)
+    is_hit = place.task % 5 == 1
+    reference, right = _query(place.task + 5 * is_hit), _is(place, 0.5 + 0.3 * place.progress)
     given = _query(place.task) if right else _query(place.task).replace(">", place.random.choice(["<", "=", ">="]))
     return Played(
         [Turn(f"{said(place, 6)}.\n\n```sql\n{given};\n```")], parts={"match": float(given == reference)}, stop="stop",

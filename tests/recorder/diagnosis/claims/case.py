@@ -503,7 +503,11 @@ def valued(answer: str) -> str:
         up, down = filter(None, parts_of.groups())
         return valued(str(int(up) / int(down)))
     number = re.fullmatch(r"([\d,.]+\d)( \D*)?", answer)
-    bare = re.sub(r"\W", "", re.sub(r"\\d?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", answer)).lower()
+    bare = re.sub(
+        r"[^\w<>=]" if answer.startswith("SELECT") else r"\W",
+        "",
+        re.sub(r"\\d?frac\{(\d+)\}\{(\d+)\}", r"\1/\2", answer),
+    ).lower()
     return f"{float(number[1].replace(',', '')):.10g}" if number else bare
 
 
