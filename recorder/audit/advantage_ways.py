@@ -79,13 +79,18 @@ def way_of(config: Mapping[str, Any], versions: Mapping[str, str]) -> Way | str:
     numbers = [int(part) for part in versions.get("trl", "").split(".")[:2] if part.isdecimal()]
     way = Way(none_counts=bool(numbers) and numbers < _COUNTED_NONE)
     if "scale_rewards" in config:
-        scale = {True: "group", False: "none"}.get(config["scale_rewards"], config["scale_rewards"])
-        aggregation = config.get("multi_objective_aggregation") or SUM
-        if scale not in {"group", "batch", "none"} or aggregation not in {SUM, NORMALIZE}:
+        asked, aggregation = config["scale_rewards"], config.get("multi_objective_aggregation") or SUM
+        scale = ("group" if asked else "none") if isinstance(asked, bool) else str(asked)
+        if (
+            not isinstance(aggregation, str)
+            or scale not in {"group", "batch", "none"}
+            or aggregation not in {SUM, NORMALIZE}
+        ):
             return "how this release of TRL scales rewards"
         return replace(way, aggregation=aggregation, scale="batch" if aggregation == NORMALIZE else scale)
     if "normalize_advantages" in config:
-        clip = config.get("reward_clip_range")
+        given = config.get("reward_clip_range")
+        clip = given if isinstance(given, list | tuple) and len(given) == 2 else None
         scale = "batch" if config["normalize_advantages"] else "none"
         way = replace(way, leaves_out=True, scale=scale, clip=(clip[0], clip[1]) if clip else None)
         return "the KL penalty, which RLOO takes off each reward where beta is not 0" if config.get("beta") else way

@@ -1,6 +1,6 @@
 """Holds rewards against functions and weights, groups against prompts, and evaluations against the training."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -27,6 +27,15 @@ def _list_weights(recorded: Recorded, weights: Mapping[int, float]) -> str:
     return ", ".join(f"{figure(weight)} for {recorded.names[i]}" for i, weight in weights.items())
 
 
+def _list_configured(recorded: Recorded, functions: Sequence[int]) -> list[float]:
+    """Return the weights that the arguments ask for; none if they are no numbers, as another loop may write them."""
+    given = recorded.config["reward_weights"] or [1.0] * len(functions)
+    if isinstance(given, dict):
+        given = [given.get(recorded.names[i]) for i in functions]
+    are_numbers = isinstance(given, list | tuple) and all(isinstance(weight, int | float) for weight in given)
+    return [float(weight) for weight in given] if are_numbers else []
+
+
 def _look_at_sums(recorded: Recorded) -> Looked:
     is_known = np.isfinite(recorded.reward) & np.isfinite(recorded.weights).any(1)
     if "reward_weights" not in recorded.config or not is_known.any():
@@ -34,7 +43,7 @@ def _look_at_sums(recorded: Recorded) -> Looked:
     parts = recorded.values * recorded.weights
     odd = is_known & (np.abs(recorded.reward - np.nansum(parts, 1)) > _SUM * (1 + np.nansum(np.abs(parts), 1)))
     functions = np.flatnonzero(np.isfinite(recorded.weights[is_known]).any(0)).tolist()
-    configured = recorded.config["reward_weights"] or [1.0] * len(functions)
+    configured = _list_configured(recorded, functions)
     differs, arguments, asked = np.zeros(len(is_known), bool), "", dict[int, float]()
     changes = bool(np.ptp(recorded.weights[is_known][:, functions], 0).max() > _SUM)
     if len(configured) == len(functions) and not changes:

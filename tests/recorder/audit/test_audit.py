@@ -49,6 +49,10 @@ def changed(**fields: Any) -> Recorded:
         (changed(group=np.repeat([0, 2, 3], [4, 2, 2])), [("groups_size", (1, 2, 3, 4))]),
         (changed(reward=np.array([1.0, 0.5, *[1.0, 0.0] * 3])), [("reward_sum", (2,))]),
         (changed(config={"reward_weights": None}), [("reward_weights", (1, 2, 3, 4, 5))]),
+        (changed(config={"reward_weights": {"right": 1.0, "format": 0.5}}), []),
+        (changed(config={"reward_weights": {"right": 1.0, "format": 1}}), [("reward_weights", (1, 2, 3, 4, 5))]),
+        (changed(config={"reward_weights": {"right": 1.0}, "scale_rewards": {}}), []),
+        (changed(config={"reward_weights": "equal", "scale_rewards": [1]}), []),
         # A schedule of weights is none, nor is a group of which a rank has not written its advantages.
         (changed(weights=np.repeat([[1.0, 0.5], [1.0, 0.2]], [2, 6], axis=0), config={"reward_weights": None}), []),
         (changed(advantage=np.array([0.9, np.nan, *[0.70701, -0.70701] * 3])), []),
