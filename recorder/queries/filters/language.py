@@ -335,6 +335,8 @@ def _check_word_alone(text: str, start: int, word: Written) -> None:
 def _without_groups(text: str) -> str:
     """Return the line without parentheses if it can then be read, perhaps with one more correction; else ""."""
     plain = text.translate({ord("("): None, ord(")"): None})
+    if plain == text:
+        return ""
     try:
         parse_terms(plain)
     except FilterError as mistake:

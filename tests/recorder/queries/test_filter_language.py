@@ -8,7 +8,7 @@ from urllib.parse import parse_qsl, urlencode
 
 import numpy as np
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
 from logs_ui.recorder.errors import FilterError, LogsUIError
@@ -40,6 +40,7 @@ def refusal(text: str) -> FilterError:
 
 
 @settings(deadline=None, max_examples=examples(200))
+@example("!-b:,{", 5)
 @given(st.text(alphabet='ab1 .,:<>=!-"\\\n{u}_é') | st.text(), st.integers(0, 20))
 def test_any_text_is_read_or_refused_and_has_a_place_at_any_cursor(text: str, at: int) -> None:
     place = place_at(text, min(at, len(text)))
